@@ -1,0 +1,47 @@
+# `make` lists the targets. `make test` does all set-up itself.
+# Another interpreter (3.11 or newer) than python3.11: make env PYTHON=python3.12
+
+BIN := .venv/bin
+
+# Has to be set before a Python starts: block hashes must be the same in every
+# process of an engine and after a restart.
+export PYTHONHASHSEED := 0
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help env demo test test-unit test-engine lint types format bench-restore clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+env:  ## build .venv from .ci/pins.txt, or keep it when nothing changed
+	@.ci/make-env
+
+demo: env  ## store, reset and restore a hybrid model's prefix, on CPU
+	$(BIN)/python -m lmc_grouped.tools.demo
+
+test: lint types test-unit test-engine  ## every check
+
+test-unit: env  ## tests that start no engine
+	$(BIN)/python -m pytest -m "not engine"
+
+test-engine: env  ## tests that start vLLM
+	$(BIN)/python -m pytest -m engine
+
+lint: env  ## ruff: rules and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: env  ## mypy: strict for core and host
+	$(BIN)/mypy
+
+format: env  ## let ruff sort imports and format
+	$(BIN)/ruff check --select I --fix .
+	$(BIN)/ruff format .
+
+bench-restore: env  ## time to restore a prefix against computing it
+	$(BIN)/python -m lmc_grouped.tools.bench_restore
+
+clean:  ## remove the environment, caches and built models
+	rm -rf .venv .venv.* .models .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Where the types of vLLM and LMCache are translated into ours, once."""

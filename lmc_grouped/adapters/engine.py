@@ -1,0 +1,216 @@
+"""One surface over the engines: everything that differs between vLLM 0.30 and 0.33.
+
+The rest of the package asks here and does not know versions. Hooks by version:
+``docs/engines.md``.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from lmc_grouped.core.groups import GroupTable, Kind
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
+    from vllm.v1.request import Request
+
+logger = logging.getLogger(__name__)
+
+OLDEST_VLLM = (0, 30)
+_HYBRID_OFF = (
+    "the hybrid KV cache manager is off (--disable-hybrid-kv-cache-manager), so this hybrid "
+    "model has no groups to store; start without that flag"
+)
+
+
+class DeviceBlocks:
+    """Pins blocks of the engine's own pool, so that their bytes stay where they are."""
+
+    def __init__(self, block_pool: "BlockPool") -> None:
+        self._pool = block_pool
+
+    def pin(self, block_id: int) -> None:
+        """Keep the block from being reused."""
+        self._pool.touch([self._pool.blocks[block_id]])
+
+    def unpin(self, block_id: int) -> None:
+        """Undo one ``pin``."""
+        self._pool.free_blocks([self._pool.blocks[block_id]])
+
+    def is_scarce(self) -> bool:
+        """Whether less than a sixteenth of the engine's blocks is free."""
+        return self._pool.get_num_free_blocks() * 16 < self._pool.num_gpu_blocks
+
+
+class EngineError(RuntimeError):
+    """The engine found cannot be served: says what was found and what is needed."""
+
+
+def check_version(found: str | None = None) -> None:
+    """Refuse an engine that lacks the hooks we need, before anything is imported from it.
+
+    Args:
+        found: the version to judge; default: the installed vLLM.
+
+    Raises:
+        EngineError: vLLM is missing or older than 0.30.
+    """
+    found = found or _installed_version()
+    numbers = found.split("+")[0].split(".")
+    if not (len(numbers) >= 2 and numbers[0].isdigit() and numbers[1].isdigit()):
+        logger.warning("vLLM version %r is not a release; assuming the newest known hooks", found)
+        return
+    if (int(numbers[0]), int(numbers[1])) < OLDEST_VLLM:
+        raise EngineError(
+            f"vLLM {found} is too old for lmc_grouped: its connectors cannot see KV-cache "
+            f"groups; install vLLM {OLDEST_VLLM[0]}.{OLDEST_VLLM[1]} or newer"
+        )
+
+
+def _installed_version() -> str:
+    try:
+        import vllm
+    except ImportError as error:
+        raise EngineError(
+            f"vLLM cannot be imported ({error}); install vLLM 0.30 or newer"
+        ) from error
+    version = getattr(vllm, "__version__", None)
+    return version if isinstance(version, str) else metadata.version("vllm")
+
+
+def log_like_the_engine() -> None:
+    """Send our log lines where vLLM's go, once."""
+    ours, engines = logging.getLogger("lmc_grouped"), logging.getLogger("vllm")
+    if not ours.handlers and engines.handlers:
+        ours.handlers = list(engines.handlers)
+        ours.setLevel(engines.level)
+        ours.propagate = False
+
+
+def span_tokens(spec: "KVCacheSpec", context_parallel: int) -> int:
+    """Tokens behind one block id of the spec's group."""
+    if context_parallel == 1:
+        return spec.block_size
+    from vllm.v1.core.kv_cache_utils import resolve_dcp_kv_block_size
+
+    return resolve_dcp_kv_block_size(spec, context_parallel)
+
+
+def page_bytes(spec: "KVCacheSpec") -> int:
+    """Bytes of content in one block of one layer, padding left out."""
+    from vllm.v1.kv_cache_interface import compute_layer_kv_cache_shape_bytes
+
+    _, heads, states, state_bytes = compute_layer_kv_cache_shape_bytes(spec, 1)
+    return heads * states * state_bytes
+
+
+def block_sizes(kv_cache_config: "KVCacheConfig", vllm_config: "VllmConfig") -> tuple[int, int]:
+    """``(alignment_tokens, hash_block_tokens)``: vLLM's own answer, scratch rings included."""
+    from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+
+    return resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+
+
+def context_parallel(vllm_config: "VllmConfig") -> int:
+    """Decode-context-parallel size."""
+    return vllm_config.parallel_config.decode_context_parallel_size
+
+
+def check_hybrid_manager(kv_cache_config: "KVCacheConfig", vllm_config: "VllmConfig") -> None:
+    """Refuse a hybrid model whose groups vLLM has been told to melt into one.
+
+    Raises:
+        EngineError: the hybrid manager is off and a layer is not full attention.
+    """
+    if not vllm_config.scheduler_config.disable_hybrid_kv_cache_manager:
+        return
+    from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
+
+    for group in kv_cache_config.kv_cache_groups:
+        spec = group.kv_cache_spec
+        leaves = (
+            spec.kv_cache_specs.values() if isinstance(spec, UniformTypeKVCacheSpecs) else [spec]
+        )
+        for leaf in leaves:
+            if getattr(leaf, "sliding_window", None) or hasattr(leaf, "mamba_cache_mode"):
+                raise EngineError(_HYBRID_OFF)
+
+
+def drafter_groups(kv_cache_config: "KVCacheConfig", vllm_config: "VllmConfig") -> frozenset[int]:
+    """Groups that must prove one page more than they load (draft layers).
+
+    Where a drafter is on and no group carries vLLM's mark, its layers share the
+    full-attention groups, and those prove the extra page.
+    """
+    speculative = vllm_config.speculative_config
+    if speculative is None or not speculative.use_eagle_block_drop():
+        return frozenset()
+    groups = kv_cache_config.kv_cache_groups
+    marked = frozenset(i for i, group in enumerate(groups) if group.is_eagle_group)
+    if marked:
+        return marked
+    from vllm.v1.kv_cache_interface import is_full_attention_spec
+
+    shared = frozenset(i for i, g in enumerate(groups) if is_full_attention_spec(g.kv_cache_spec))
+    logger.info(
+        "a drafter is on and no group is marked as its own: groups %s hold its layers",
+        sorted(shared),
+    )
+    return shared
+
+
+def block_tables(
+    scheduler_output: "SchedulerOutput", request_id: str
+) -> Sequence[Sequence[int]] | None:
+    """The request's whole tables, one per engine group, null blocks in place."""
+    state = scheduler_output.kv_connector_block_state
+    return None if state is None else state.get_block_ids(request_id)
+
+
+def boundary_offers(
+    scheduler_output: "SchedulerOutput",
+) -> Iterable[tuple[str, list[tuple[int, int, int]]]]:
+    """Per request: ``(group_id, block_id, boundary_tokens)`` of states written this step."""
+    state = scheduler_output.kv_connector_block_state
+    return () if state is None else state.boundary_state_offloads.items()
+
+
+def record_junction(request: "Request", junction_tokens: int) -> bool:
+    """Ask the scheduler to end a chunk at a boundary the host tier proved.
+
+    ``shared_prefix_boundary`` is a field vLLM does not document for connectors.
+
+    Returns:
+        Whether this engine has the field.
+    """
+    if not hasattr(request, "shared_prefix_boundary"):
+        return False
+    request.shared_prefix_boundary = max(request.shared_prefix_boundary or 0, junction_tokens)
+    return True
+
+
+def host_hit_source() -> Any:
+    """vLLM's label for tokens that came from host memory; ``None`` where it has none."""
+    try:
+        from vllm.v1.metrics.cache_hit_source import CacheHitSource
+    except ImportError:
+        return None
+    return CacheHitSource.HOST
+
+
+def resized_block_size(table: GroupTable, vllm_config: "VllmConfig") -> tuple[int, int] | None:
+    """``(configured, needed)`` when the engine lost the block size its states need.
+
+    vLLM 0.32 on CPU resets ``cache_config.block_size`` after it was resolved;
+    recurrent boundary states then never materialise, in its own prefix cache
+    either. Passing ``--block-size`` avoids it.
+    """
+    needed = {g.span_tokens for g in table.groups if g.kind is Kind.RECURRENT}
+    configured = vllm_config.cache_config.block_size
+    if needed and configured not in needed:
+        return configured, min(needed)
+    return None

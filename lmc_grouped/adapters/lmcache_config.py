@@ -1,0 +1,183 @@
+"""Configuration: LMCache's own file or environment, and our few extra keys.
+
+``LMCACHE_CONFIG_FILE`` and ``LMCACHE_*`` mean what they mean to LMCache users.
+``kv_connector_extra_config`` carries our keys and, like LMCache's own
+connector, overrides written ``lmcache.<setting>``.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lmc_grouped.core.groups import GroupTable
+
+CHUNK_SIZE_VARIABLE = "LMCACHE_CHUNK_SIZE"
+_OVERRIDE_PREFIX = "lmcache."
+_PARTITIONS = ("auto", "static")
+_UNSERVED_SETTINGS = (
+    "local_disk",
+    "remote_url",
+    "gds_path",
+    "maru_path",
+    "enable_p2p",
+    "enable_pd",
+    "enable_blending",
+    "enable_controller",
+)
+"""Settings that ask LMCache for something this connector does not do yet."""
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used: key, value, what is allowed, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the connector needs to know."""
+
+    budget_bytes: int
+    """Host bytes for the pools of one worker."""
+    chunk_tokens: int | None
+    """Store granularity when the user set ``chunk_size``; else the engine's alignment."""
+
+
+def read_settings(extra_config: Mapping[str, Any]) -> Settings:
+    """Read LMCache's configuration and the connector's extra keys.
+
+    Raises:
+        ConfigError: LMCache is missing, its configuration cannot be read, a
+            key is unknown or a value is out of range.
+    """
+    overrides = _check_extra_keys(extra_config)
+    config, user_set = _load_lmcache_config()
+    for key, value in overrides.items():
+        if not hasattr(config, key):
+            raise ConfigError(f"{_OVERRIDE_PREFIX}{key} is no setting of this LMCache release")
+        setattr(config, key, value)
+    _refuse_unserved(config)
+    chunk_set = "chunk_size" in user_set or "chunk_size" in overrides
+    return Settings(
+        budget_bytes=_budget_bytes(config),
+        chunk_tokens=_chunk_tokens(config.chunk_size) if chunk_set else None,
+    )
+
+
+def with_chunks(table: GroupTable, chunk_tokens: int | None, *, is_sparse: bool) -> GroupTable:
+    """The table with hit boundaries as far apart as the user's ``chunk_size`` asks for.
+
+    Args:
+        table: the groups; its alignment is vLLM's own.
+        chunk_tokens: ``chunk_size`` when the user set it.
+        is_sparse: recurrent states are kept at proven points only.
+
+    Raises:
+        ConfigError: the chunk does not fit the groups; names the next values that do.
+    """
+    alignment = table.alignment_tokens
+    if chunk_tokens is None:
+        return table
+    if chunk_tokens % alignment:
+        lower = chunk_tokens // alignment * alignment
+        valid = [value for value in (lower, lower + alignment) if value]
+        blocking = next((g for g in table.groups if chunk_tokens % g.span_tokens), None)
+        what = (
+            f"group {blocking.group_id} has blocks of {blocking.span_tokens} tokens"
+            if blocking
+            else f"the groups align at {alignment} tokens, scratch rings included"
+        )
+        raise ConfigError(
+            f"chunk_size is {chunk_tokens}, but {what}; use "
+            f"{' or '.join(map(str, valid))}, or leave chunk_size out"
+        )
+    if chunk_tokens > alignment and table.has_recurrent and is_sparse:
+        raise ConfigError(
+            f"chunk_size is {chunk_tokens}, {chunk_tokens // alignment} times the alignment of "
+            f"{alignment}: recurrent states are kept at proven points only and would fall between "
+            f"chunks; use {alignment}, or leave chunk_size out"
+        )
+    return msgspec.structs.replace(table, alignment_tokens=chunk_tokens)
+
+
+def _check_extra_keys(extra_config: Mapping[str, Any]) -> dict[str, Any]:
+    overrides: dict[str, Any] = {}
+    for key, value in extra_config.items():
+        if key.startswith(_OVERRIDE_PREFIX):
+            overrides[key.removeprefix(_OVERRIDE_PREFIX)] = value
+        elif key == "cpu_group_partition":
+            if value not in _PARTITIONS:
+                raise ConfigError(
+                    f"cpu_group_partition is {value!r}; allowed are {', '.join(_PARTITIONS)}"
+                )
+        else:
+            raise ConfigError(
+                f"kv_connector_extra_config has the unknown key {key!r}; allowed are "
+                f"cpu_group_partition and {_OVERRIDE_PREFIX}<setting of LMCache>"
+            )
+    return overrides
+
+
+def _load_lmcache_config() -> tuple[Any, set[str]]:
+    """LMCache's configuration object and the names of the settings the user wrote."""
+    try:
+        from lmcache.v1.config import LMCacheEngineConfig
+    except ImportError as error:
+        raise ConfigError(
+            f"LMCache cannot be imported ({error}); install lmcache 0.5.0 or newer beside vLLM"
+        ) from error
+    user_set = {
+        name.removeprefix("LMCACHE_").lower() for name in os.environ if name.startswith("LMCACHE_")
+    }
+    path = os.environ.get("LMCACHE_CONFIG_FILE")
+    try:
+        if path is None:
+            config = LMCacheEngineConfig.from_env()
+        else:
+            config = LMCacheEngineConfig.from_file(path)
+            config.update_config_from_env()
+            user_set |= _keys_of_file(path)
+        config.validate()
+    except (OSError, ValueError, TypeError, AttributeError, AssertionError) as error:
+        source = f"LMCACHE_CONFIG_FILE={path}" if path else "the LMCACHE_* environment"
+        raise ConfigError(f"{source} cannot be read: {error}") from error
+    return config, user_set
+
+
+def _keys_of_file(path: str) -> set[str]:
+    import yaml
+
+    return set(yaml.safe_load(Path(path).read_text(encoding="utf-8")) or ())
+
+
+def _refuse_unserved(config: Any) -> None:
+    for name in _UNSERVED_SETTINGS:
+        value = getattr(config, name, None)
+        if value:
+            raise ConfigError(
+                f"LMCache setting {name} is {value!r}, which lmc_grouped does not serve yet; "
+                "remove it (host memory, local_cpu, is the tier that works)"
+            )
+    if not config.local_cpu:
+        raise ConfigError(
+            "LMCache setting local_cpu is false and no other tier is on: nothing could be "
+            "stored; set local_cpu: true"
+        )
+
+
+def _budget_bytes(config: Any) -> int:
+    gigabytes = config.max_local_cpu_size
+    budget = int(gigabytes * 2**30) if isinstance(gigabytes, (int, float)) else 0
+    if budget <= 0:
+        raise ConfigError(
+            f"max_local_cpu_size is {gigabytes!r} GB per worker; it must be a number above 0"
+        )
+    return budget
+
+
+def _chunk_tokens(chunk_size: Any) -> int:
+    if not isinstance(chunk_size, int) or chunk_size <= 0:
+        raise ConfigError(f"chunk_size is {chunk_size!r}; it must be a positive number of tokens")
+    return chunk_size

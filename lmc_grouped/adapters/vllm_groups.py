@@ -1,0 +1,212 @@
+"""The converter: vLLM's ``KVCacheConfig`` and registered tensors -> our group table.
+
+Which groups take part is vLLM's own word (``prefix_cacheable_group_ids``,
+``enable_kv_transfer``), never a guess from a class name: a scratch ring is left
+out bare or inside a uniform-type wrapper alike.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import torch
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
+)
+
+from lmc_grouped.adapters import engine
+from lmc_grouped.core.groups import ExcludedGroup, GroupSpec, GroupTable, GroupTableError, Kind
+
+
+def build_group_table(
+    kv_cache_config: KVCacheConfig,
+    *,
+    alignment_tokens: int,
+    hash_block_tokens: int,
+    context_parallel: int = 1,
+    drafter_groups: frozenset[int] = frozenset(),
+) -> GroupTable:
+    """Convert the engine's groups, keeping their ids.
+
+    Args:
+        kv_cache_config: as vLLM hands it to either half of a connector.
+        alignment_tokens: distance between hit boundaries (the scheduler block).
+        hash_block_tokens: tokens behind one block hash.
+        context_parallel: decode-context-parallel size; applied to specs that
+            vLLM marks as sharded.
+        drafter_groups: ids of groups with draft layers.
+
+    Raises:
+        GroupTableError: a group of a kind that cannot be stored, with its id.
+    """
+    stored, excluded = [], []
+    cacheable = set(kv_cache_config.prefix_cacheable_group_ids)
+    for group_id, group in enumerate(kv_cache_config.kv_cache_groups):
+        reason = _reason_to_leave_out(group, group_id in cacheable)
+        if reason:
+            excluded.append(ExcludedGroup(group_id, reason))
+            continue
+        leaves = _leaves(group.kv_cache_spec)
+        kind = _kind(group_id, leaves)
+        layers = owned_layers(kv_cache_config, group)
+        stored.append(
+            GroupSpec(
+                group_id=group_id,
+                kind=kind,
+                span_tokens=engine.span_tokens(group.kv_cache_spec, context_parallel),
+                page_bytes=sum(_layer_page_bytes(group, layer) for layer in layers),
+                window_tokens=_window_tokens(leaves) if kind is Kind.WINDOW else None,
+                is_drafter=group_id in drafter_groups,
+                layers=tuple(layers),
+            )
+        )
+    return GroupTable(
+        groups=tuple(stored),
+        excluded=tuple(excluded),
+        alignment_tokens=alignment_tokens,
+        hash_block_tokens=hash_block_tokens,
+    )
+
+
+def owned_layers(kv_cache_config: KVCacheConfig, group: KVCacheGroupSpec) -> list[str]:
+    """The group's layers that own memory; a layer that aliases another's cache does not."""
+    owned = {name for tensor in kv_cache_config.kv_cache_tensors for name in tensor.layers}
+    return [name for name in group.layer_names if name in owned]
+
+
+def layer_byte_views(
+    kv_cache_config: KVCacheConfig, group: GroupSpec, kv_caches: Mapping[str, torch.Tensor]
+) -> list[torch.Tensor]:
+    """The bytes of each layer of one group, checked against the group's spec.
+
+    Returns:
+        Per layer a ``uint8`` view ``[num_blocks, *outer, run_bytes]`` of the
+        registered tensor: no copy, physical byte order.
+
+    Raises:
+        GroupTableError: a layer is missing, or its tensor does not hold the
+            page that the spec describes.
+    """
+    spec_group = kv_cache_config.kv_cache_groups[group.group_id]
+    views = []
+    for layer in group.layers:
+        where = f"group {group.group_id}, layer {layer}"
+        if layer not in kv_caches:
+            raise GroupTableError(f"{where}: no cache tensor was registered for it")
+        tensor = kv_caches[layer]
+        if not isinstance(tensor, torch.Tensor):
+            raise GroupTableError(
+                f"{where}: registered as {type(tensor).__name__}, not as one tensor"
+            )
+        view = byte_view(tensor, kv_cache_config.num_blocks, where)
+        expected = _layer_page_bytes(spec_group, layer)
+        if prod(view.shape[1:]) != expected:
+            raise GroupTableError(
+                f"{where}: its tensor of shape {tuple(tensor.shape)} holds "
+                f"{prod(view.shape[1:])} bytes per block, its spec says {expected}"
+            )
+        views.append(view)
+    return views
+
+
+def byte_view(tensor: torch.Tensor, num_blocks: int, where: str) -> torch.Tensor:
+    """View ``[num_blocks * ratio, ...]`` of any dtype as bytes per block.
+
+    Dimensions that lie back to back in memory are merged into one run.
+
+    Returns:
+        ``uint8`` of shape ``[num_blocks, *outer, run_bytes]``; a page whose
+        bytes are contiguous has no outer dimensions.
+
+    Raises:
+        GroupTableError: the first dimension is no multiple of ``num_blocks``,
+            or the strides overlap.
+    """
+    if tensor.dim() == 0 or tensor.shape[0] % num_blocks:
+        raise GroupTableError(
+            f"{where}: a tensor of shape {tuple(tensor.shape)} cannot hold {num_blocks} blocks"
+        )
+    blocks = tensor.unflatten(0, (num_blocks, -1))
+    item = tensor.element_size()
+    block_stride = blocks.stride(0) * item
+    inner = sorted(
+        (stride * item, size)
+        for stride, size in zip(blocks.stride()[1:], blocks.shape[1:], strict=True)
+        if size > 1
+    )
+    run_bytes, reach = item, item
+    outer: list[tuple[int, int]] = []
+    for stride, size in inner:
+        if stride < reach:
+            raise GroupTableError(
+                f"{where}: strides {tensor.stride()} of shape {tuple(tensor.shape)} overlap"
+            )
+        if stride == run_bytes and not outer:
+            run_bytes *= size
+        else:
+            outer.append((stride, size))
+        reach = stride * (size - 1) + reach
+    outer.reverse()
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
+        tensor.untyped_storage(),
+        tensor.storage_offset() * item,
+        (num_blocks, *(size for _, size in outer), run_bytes),
+        (block_stride, *(stride for stride, _ in outer), 1),
+    )
+
+
+def _reason_to_leave_out(group: KVCacheGroupSpec, is_cacheable: bool) -> str | None:
+    if not group.enable_kv_transfer:
+        return "the engine rebuilds it after a load (enable_kv_transfer=False)"
+    if not is_cacheable:
+        return "scratch: not prefix-cacheable"
+    return None
+
+
+def _leaves(spec: KVCacheSpec) -> Sequence[KVCacheSpec]:
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        return tuple(spec.kv_cache_specs.values())
+    return (spec,)
+
+
+def _kind(group_id: int, leaves: Sequence[KVCacheSpec]) -> Kind:
+    kinds = {_leaf_kind(group_id, leaf) for leaf in leaves}
+    if len(kinds) != 1:
+        raise GroupTableError(
+            f"group {group_id} mixes {sorted(kinds)}; one kind per group is needed"
+        )
+    return kinds.pop()
+
+
+def _leaf_kind(group_id: int, spec: KVCacheSpec) -> Kind:
+    if isinstance(spec, MambaSpec):
+        if spec.mamba_cache_mode != "align":
+            raise GroupTableError(
+                f"group {group_id}: recurrent state in cache mode "
+                f"{spec.mamba_cache_mode!r}; serve with --mamba-cache-mode align"
+            )
+        return Kind.RECURRENT
+    if isinstance(spec, SlidingWindowSpec):
+        return Kind.WINDOW
+    if isinstance(spec, FullAttentionSpec):
+        return Kind.FULL
+    raise GroupTableError(
+        f"group {group_id}: a cache of type {type(spec).__name__} cannot be stored; "
+        "full attention, sliding windows and recurrent states can"
+    )
+
+
+def _window_tokens(leaves: Sequence[KVCacheSpec]) -> int:
+    return max(leaf.sliding_window + leaf.extra_retained_tokens for leaf in leaves)
+
+
+def _layer_page_bytes(group: KVCacheGroupSpec, layer: str) -> int:
+    spec = group.kv_cache_spec
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        spec = spec.kv_cache_specs[layer]
+    return engine.page_bytes(spec)

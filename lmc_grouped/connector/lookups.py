@@ -1,0 +1,211 @@
+"""Lookups and loads: what is promised, what is copied back, what failed."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lmc_grouped.adapters import engine
+from lmc_grouped.connector.messages import GroupPages, Operation
+from lmc_grouped.connector.requests import Lookup, RequestState, Tier
+from lmc_grouped.core.groups import GroupSpec, Kind
+from lmc_grouped.core.hits import PageProbe, longest_hit, needed_pages, serves
+from lmc_grouped.core.index import PageRef
+from lmc_grouped.core.plan import NULL_BLOCK
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """A load under way."""
+
+    request_id: str
+    refs: tuple[PageRef, ...]
+
+    @staticmethod
+    def owner(operation_id: int) -> str:
+        """Lease owner of the pages being read."""
+        return f"load:{operation_id}"
+
+
+class Lookups:
+    """Answers the engine's lookups and turns accepted hits into load operations."""
+
+    def __init__(self, tier: Tier) -> None:
+        self._tier = tier
+        self._queued: list[Operation] = []
+        self._loading: dict[int, _Load] = {}
+
+    def matched_tokens(self, request: "Request", local_tokens: int) -> int:
+        """Tokens beyond ``local_tokens`` that can be restored for the request.
+
+        The engine asks again every step while the request waits: the answer is
+        kept as long as nothing changed, and never adds up.
+        """
+        state = self._tier.state(request)
+        if state.load_failed or getattr(request, "skip_reading_prefix_cache", False):
+            self.drop_promise(state)
+            return 0
+        tier = self._tier
+        limit = min(request.num_tokens - 1, tier.hashed_tokens(request))
+        asked = (local_tokens, limit, tier.index.version)
+        known = state.lookup
+        if known is None or (known.local_tokens, known.limit_tokens, known.index_version) != asked:
+            known = self._look_up(state, local_tokens, limit)
+        self._record_junction(request, known)
+        return known.external_tokens
+
+    def drop_promise(self, state: RequestState) -> None:
+        """Let go of what was promised: nothing will be loaded for it."""
+        state.lookup = None
+        self._tier.index.release(state.waiting_owner)
+
+    def accept(
+        self, request: "Request", block_ids: Sequence[Sequence[int]], external_tokens: int
+    ) -> None:
+        """Plan the load of ``external_tokens`` into the request's blocks.
+
+        The engine may take less than was promised; a shorter hit may have no
+        state, so it is proved again. A load that cannot be carried out becomes
+        one that the workers report as failed: the request is waiting for it.
+        """
+        tier = self._tier
+        state = tier.state(request)
+        operation_id = tier.next_operation_id()
+        refs: list[PageRef] = []
+        pages: list[GroupPages] = []
+        refused = self._plan(state, block_ids, external_tokens, refs, pages)
+        if refused is None:
+            slots = iter(tier.index.lease(_Load.owner(operation_id), refs))
+            pages = [
+                GroupPages(p.group_id, p.block_ids, [next(slots) for _ in p.block_ids])
+                for p in pages
+            ]
+        else:
+            logger.warning("request %s: load refused: %s", request.request_id, refused)
+            refs, pages = [], []
+        self._queued.append(Operation(operation_id, request.request_id, tuple(pages), refused))
+        self._loading[operation_id] = _Load(request.request_id, tuple(refs))
+        self.drop_promise(state)
+
+    def take_loads(self) -> list[Operation]:
+        """The loads planned since the last step."""
+        queued, self._queued = self._queued, []
+        return queued
+
+    def finish(self, operation_id: int, failure: str | None) -> None:
+        """Every rank has reported the load; a failed one loses its keys."""
+        tier = self._tier
+        load = self._loading.pop(operation_id)
+        if failure is None:
+            self._count_restored(load)
+        else:
+            logger.warning("request %s: load failed: %s", load.request_id, failure)
+            tier.stats.add("failed_loads", 1)
+            tier.index.drop(load.refs)
+            state = tier.requests.get(load.request_id)
+            if state is not None:
+                state.load_failed = True
+        tier.index.release(_Load.owner(operation_id))
+
+    def _look_up(self, state: RequestState, local_tokens: int, limit: int) -> Lookup:
+        self.drop_promise(state)
+        tier, request = self._tier, state.request
+        has = self._probe(request, limit)
+        hit = longest_hit(tier.table, has, local_tokens=local_tokens, limit_tokens=limit)
+        lookup = Lookup(local_tokens, limit, tier.index.version, hit)
+        if lookup.external_tokens:
+            refs = [
+                tier.ref(request, group.group_id, (page + 1) * group.span_tokens)
+                for group in tier.table.groups
+                for page in needed_pages(group, local_tokens, hit.boundary_tokens)
+            ]
+            tier.index.lease(state.waiting_owner, refs)
+            logger.debug(
+                "request %s: %d local tokens, hit at %d (attention reaches %d)",
+                request.request_id,
+                local_tokens,
+                hit.boundary_tokens,
+                hit.attention_tokens,
+            )
+        state.lookup = lookup
+        return lookup
+
+    def _record_junction(self, request: "Request", lookup: Lookup) -> None:
+        """Where attention reaches further than a state, the next sibling can hit."""
+        junction = lookup.hit.attention_tokens
+        if self._tier.table.has_recurrent and junction > lookup.hit.boundary_tokens:
+            engine.record_junction(request, junction)
+
+    def _probe(self, request: "Request", limit_tokens: int) -> PageProbe:
+        hashes = request.block_hashes
+        has, hash_tokens = self._tier.index.has, self._tier.table.hash_block_tokens
+        hashes_per_page = {group_id: span // hash_tokens for group_id, span in self._tier.spans()}
+        usable = limit_tokens // hash_tokens
+
+        def probe(group_id: int, page: int) -> bool:
+            position = (page + 1) * hashes_per_page[group_id]
+            return position <= usable and has(group_id, hashes[position - 1])
+
+        return probe
+
+    def _plan(
+        self,
+        state: RequestState,
+        block_ids: Sequence[Sequence[int]],
+        external_tokens: int,
+        refs: list[PageRef],
+        pages: list[GroupPages],
+    ) -> str | None:
+        """Fill ``refs`` and ``pages`` (slots empty); the reason when it cannot be done."""
+        lookup, tier = state.lookup, self._tier
+        if lookup is None:
+            return f"{external_tokens} tokens were taken without a lookup"
+        boundary = lookup.local_tokens + external_tokens
+        has = self._probe(state.request, lookup.limit_tokens)
+        if boundary != lookup.hit.boundary_tokens and not serves(
+            tier.table, has, lookup.local_tokens, boundary
+        ):
+            return f"{boundary} tokens were taken of {lookup.hit.boundary_tokens} promised"
+        for group in tier.table.groups:
+            blocks = block_ids[group.group_id]
+            wanted = _pages_to_fill(group, blocks, lookup.local_tokens, boundary)
+            for page in wanted:
+                if page >= len(blocks) or blocks[page] == NULL_BLOCK:
+                    return f"group {group.group_id} got no block for page {page}"
+                if not has(group.group_id, page):
+                    return (
+                        f"group {group.group_id} got a block for page {page}, which is not stored"
+                    )
+                end_tokens = (page + 1) * group.span_tokens
+                refs.append(tier.ref(state.request, group.group_id, end_tokens))
+            pages.append(GroupPages(group.group_id, [blocks[page] for page in wanted], []))
+        return None
+
+    def _count_restored(self, load: _Load) -> None:
+        for group in self._tier.table.groups:
+            count = sum(1 for group_id, _ in load.refs if group_id == group.group_id)
+            if count:
+                stats = self._tier.stats
+                stats.add("restored_tokens", count * group.span_tokens, group.group_id)
+                stats.add("restored_bytes", count * group.page_bytes, group.group_id)
+
+
+def _pages_to_fill(
+    group: GroupSpec, blocks: Sequence[int], local_tokens: int, boundary_tokens: int
+) -> list[int]:
+    """Needed pages, and any block of a window the engine gave below them.
+
+    The engine will publish every real block under its hash, so a real block
+    must hold its page even where attention no longer looks at it.
+    """
+    needed = needed_pages(group, local_tokens, boundary_tokens)
+    if group.kind is not Kind.WINDOW:
+        return list(needed)
+    first = local_tokens // group.span_tokens
+    below = [page for page in range(first, needed.start) if blocks[page] != NULL_BLOCK]
+    return below + list(needed)

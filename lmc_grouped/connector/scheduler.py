@@ -1,0 +1,147 @@
+"""The scheduler half: owns the index, answers lookups, plans every copy."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lmc_grouped.adapters import engine
+from lmc_grouped.connector.lookups import Lookups
+from lmc_grouped.connector.messages import RankReport, StepMetadata, StepReport
+from lmc_grouped.connector.metrics import GroupedStats
+from lmc_grouped.connector.requests import Tier
+from lmc_grouped.connector.setup import agree, log_pools, prepare
+from lmc_grouped.connector.stores import StorePlanner
+from lmc_grouped.core.groups import GroupTable
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.request import Request
+
+logger = logging.getLogger(__name__)
+
+
+class SchedulerHalf:
+    """One per engine, in the scheduler process."""
+
+    def __init__(self, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
+        setup = prepare(vllm_config, kv_cache_config)
+        transfer_config = vllm_config.kv_transfer_config
+        assert transfer_config is not None
+        self._stores_on = transfer_config.is_kv_producer
+        self._loads_on = transfer_config.is_kv_consumer
+        self._settings = setup.settings
+        self._vllm_config = vllm_config
+        self._has_stepped = False
+        self._evicted_pages: dict[int, int] = {}
+        self.tier = Tier(setup.table, vllm_config.parallel_config.world_size)
+        self.lookups = Lookups(self.tier)
+        self.stores: StorePlanner | None = None
+        self._acknowledged: dict[int, int] = {}
+        self._failures: dict[int, str] = {}
+
+    def bind_device_blocks(self, device_blocks: engine.DeviceBlocks) -> None:
+        """The engine's block pool exists now."""
+        self.stores = StorePlanner(self.tier, device_blocks)
+
+    def accept_ranks(self, reports: Mapping[tuple[int, int], RankReport]) -> None:
+        """All workers have registered their caches: open the pools.
+
+        Raises:
+            GroupTableError: the ranks and the scheduler do not see the same groups.
+        """
+        slots = agree(self.tier.table, reports)
+        self.tier.set_pools(slots)
+        rank_table = GroupTable.from_json(next(iter(reports.values())).table_json)
+        # Only a rank knows its page bytes: the scheduler's specs are unwrapped copies.
+        self.tier.table = msgspec.structs.replace(self.tier.table, groups=rank_table.groups)
+        log_pools(self.tier.table, slots, self._settings.budget_bytes)
+
+    def matched_tokens(self, request: "Request", local_tokens: int) -> int:
+        """Tokens beyond ``local_tokens`` that can be restored; 0 where loads are off."""
+        if not self._loads_on or not self.tier.table.groups:
+            return 0
+        return self.lookups.matched_tokens(request, local_tokens)
+
+    def after_allocation(
+        self, request: "Request", block_ids: Sequence[Sequence[int]], external_tokens: int
+    ) -> None:
+        """The engine gave blocks; load only when ``external_tokens`` says so.
+
+        Real blocks with 0 external tokens mean that another connector was
+        chosen, that nothing matched, or that an earlier load is complete.
+        """
+        state = self.tier.state(request)
+        if self.stores:
+            self.stores.restart(state)
+        if external_tokens:
+            self.lookups.accept(request, block_ids, external_tokens)
+        else:
+            self.lookups.drop_promise(state)
+
+    def build_step(self, scheduler_output: "SchedulerOutput") -> StepMetadata:
+        """The operations of this step."""
+        if not self._has_stepped:
+            self._first_step()
+        stores = []
+        if self.stores and self._stores_on and self.tier.table.groups:
+            stores = self.stores.plan_step(scheduler_output)
+        return StepMetadata(loads=self.lookups.take_loads(), stores=stores)
+
+    def accept_report(self, report: StepReport) -> None:
+        """Count the ranks that finished each operation; all of them end it."""
+        self._failures |= report.failures
+        for done, finish in (
+            (report.loaded, self.lookups.finish),
+            (report.stored, self.stores.finish if self.stores else None),
+        ):
+            for operation_id, ranks in done.items():
+                total = self._acknowledged.get(operation_id, 0) + ranks
+                self._acknowledged[operation_id] = total
+                if total == self.tier.world_size and finish:
+                    del self._acknowledged[operation_id]
+                    finish(operation_id, self._failures.pop(operation_id, None))
+
+    def request_finished(self, request: "Request") -> None:
+        """The request has ended, whatever it had come to."""
+        state = self.tier.requests.pop(request.request_id, None)
+        if state is None:
+            return
+        self.lookups.drop_promise(state)
+        if self.stores:
+            self.stores.forget(state)
+
+    def reset(self) -> None:
+        """Forget everything that is stored."""
+        self.tier.index.clear()
+
+    def take_stats(self) -> GroupedStats | None:
+        """What happened since the last call; ``None`` when nothing did."""
+        stats = self.tier.stats
+        residency = self.tier.index.residency()
+        for group_id, pool in residency.items():
+            new = pool.evicted_pages - self._evicted_pages.get(group_id, 0)
+            if new:
+                stats.add("evicted_pages", new, group_id)
+                self._evicted_pages[group_id] = pool.evicted_pages
+        if stats.is_empty():
+            return None
+        for group_id, pool in residency.items():
+            stats.set("resident_slots", pool.resident_slots, group_id)
+            stats.set("capacity_slots", pool.capacity_slots, group_id)
+        self.tier.stats = GroupedStats()
+        return stats
+
+    def _first_step(self) -> None:
+        self._has_stepped = True
+        resized = engine.resized_block_size(self.tier.table, self._vllm_config)
+        if resized:
+            logger.error(
+                "the engine's block size is %d but its recurrent states need %d: no state will "
+                "be kept, by vLLM's own prefix cache either; pass --block-size %d",
+                *resized,
+                resized[1],
+            )

@@ -1,0 +1,214 @@
+"""Stores: what each step writes to the host tier, and why something was not written."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lmc_grouped.adapters import engine
+from lmc_grouped.connector.messages import GroupPages, Operation
+from lmc_grouped.connector.requests import RequestState, StateOffer, Tier
+from lmc_grouped.core.groups import Kind
+from lmc_grouped.core.index import PageRef
+from lmc_grouped.core.plan import PlannedPage, fit
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """A store under way: its pages and the bytes behind them."""
+
+    request_id: str
+    refs: tuple[PageRef, ...]
+
+
+class StorePlanner:
+    """Plans store operations from block tables and from handed-off states."""
+
+    def __init__(self, tier: Tier, device_blocks: engine.DeviceBlocks) -> None:
+        self._tier = tier
+        self._device_blocks = device_blocks
+        self._storing: dict[int, _Store] = {}
+        self._recurrent = {
+            g.group_id: g.span_tokens for g in tier.table.groups if g.kind is Kind.RECURRENT
+        }
+
+    def plan_step(self, scheduler_output: "SchedulerOutput") -> list[Operation]:
+        """The stores of this step, to be copied after its forward pass."""
+        operations: list[Operation] = []
+        for request_id, new_tokens in scheduler_output.num_scheduled_tokens.items():
+            state = self._tier.requests.get(request_id)
+            if state is not None:
+                operation = self._plan_tables(scheduler_output, state, new_tokens)
+                operations += [operation] if operation else []
+        self._take_offers(scheduler_output)
+        for state in self._tier.requests.values():
+            if state.offers:
+                operations += self._plan_offers(state)
+        return operations
+
+    def finish(self, operation_id: int, failure: str | None) -> None:
+        """Every rank has reported the store: publish it or take it back."""
+        store = self._storing.pop(operation_id)
+        stats = self._tier.stats
+        if failure is not None:
+            logger.warning("request %s: store failed: %s", store.request_id, failure)
+            self._tier.index.abort(operation_id)
+            stats.add("failed_stores", 1)
+            self._count_not_stored("store_failed", len(store.refs))
+            return
+        self._tier.index.commit(operation_id)
+        for group in self._tier.table.groups:
+            count = sum(1 for group_id, _ in store.refs if group_id == group.group_id)
+            if count:
+                stats.add("stored_tokens", count * group.span_tokens, group.group_id)
+                stats.add("stored_bytes", count * group.page_bytes, group.group_id)
+
+    def restart(self, state: RequestState) -> None:
+        """The request got a new table: its prefix is planned again from the start."""
+        self.drop_offers(state, "request_gone")
+        self._tier.index.release(state.running_owner)
+        state.cursor.rewind()
+        state.stalled_at = None
+
+    def forget(self, state: RequestState) -> None:
+        """The request has ended: what still waited for room is dropped and counted."""
+        self.drop_offers(state, "request_gone")
+        if state.stalled_at is not None:
+            left = state.cursor.pages_left(self._computed_tokens(state, 0))
+            self._count_not_stored("no_room", left)
+        self._tier.index.release(state.running_owner)
+
+    def drop_offers(self, state: RequestState, reason: str) -> None:
+        """Give up the states that wait for room, and say why."""
+        for offer in state.offers:
+            self._device_blocks.unpin(offer.block_id)
+        self._count_not_stored(reason, len(state.offers))
+        state.offers.clear()
+
+    def _computed_tokens(self, state: RequestState, new_tokens: int) -> int:
+        """Tokens whose cache is written once this step's forward pass is over."""
+        request = state.request
+        computed = request.num_computed_tokens + new_tokens
+        return min(computed, request.num_tokens, self._tier.hashed_tokens(request))
+
+    def _plan_tables(
+        self, scheduler_output: "SchedulerOutput", state: RequestState, new_tokens: int
+    ) -> Operation | None:
+        index, request = self._tier.index, state.request
+        computed = self._computed_tokens(state, new_tokens)
+        if state.stalled_at == index.releases or not state.cursor.is_due(computed):
+            return None
+        tables = engine.block_tables(scheduler_output, request.request_id)
+        if tables is None:
+            return None
+        spans = dict(self._tier.spans())
+
+        def is_known(group_id: int, page: int) -> bool:
+            return index.knows(*self._tier.ref(request, group_id, (page + 1) * spans[group_id]))
+
+        plan = state.cursor.plan(tables, computed, is_known)
+        # The request's own prefix must not make room for its end.
+        planning = f"plan:{request.request_id}"
+        index.lease(planning, self._refs(state, plan.known))
+        pages, limit = fit(plan.new, computed, index.room_slots)
+        index.release(planning)
+        known = [page for page in plan.known if page.end_tokens <= limit]
+        index.lease(state.running_owner, self._refs(state, known))
+        self._count_not_stored("null_block", sum(p.end_tokens <= limit for p in plan.null))
+        state.cursor.advance(limit)
+        state.stalled_at = index.releases if limit < computed else None
+        if not pages:
+            return None
+        operation = self._reserve(state, pages)
+        assert operation is not None, "fit() promised room"
+        index.lease(state.running_owner, self._refs(state, pages))
+        return operation
+
+    def _take_offers(self, scheduler_output: "SchedulerOutput") -> None:
+        """Attach this step's handed-off states to their requests."""
+        for request_id, offers in engine.boundary_offers(scheduler_output):
+            state = self._tier.requests.get(request_id)
+            for group_id, block_id, boundary in offers:
+                if group_id not in self._recurrent:
+                    continue
+                reason = self._reason_to_decline(state, group_id, boundary)
+                if reason:
+                    self._count_not_stored(reason, 1)
+                    continue
+                assert state is not None
+                offer = StateOffer(group_id, block_id, boundary)
+                ref = self._tier.ref(state.request, group_id, boundary)
+                if offer in state.offers or self._tier.index.knows(*ref):
+                    continue
+                self._device_blocks.pin(block_id)
+                state.offers.append(offer)
+
+    def _reason_to_decline(
+        self, state: RequestState | None, group_id: int, boundary_tokens: int
+    ) -> str | None:
+        if state is None:
+            return "request_gone"
+        hashed = self._tier.hashed_tokens(state.request)
+        if boundary_tokens % self._recurrent[group_id] or not 0 < boundary_tokens <= hashed:
+            return "no_hash"
+        if boundary_tokens % self._tier.table.alignment_tokens:
+            return "off_alignment"
+        return None
+
+    def _plan_offers(self, state: RequestState) -> list[Operation]:
+        """One operation per boundary; a boundary without room stays with the request."""
+        operations = []
+        waiting: list[StateOffer] = []
+        for boundary in dict.fromkeys(offer.boundary_tokens for offer in state.offers):
+            offers = [offer for offer in state.offers if offer.boundary_tokens == boundary]
+            pages = [
+                PlannedPage(
+                    o.group_id, boundary // self._recurrent[o.group_id] - 1, o.block_id, boundary
+                )
+                for o in offers
+            ]
+            operation = self._reserve(state, pages)
+            if operation is None:
+                waiting += offers
+                continue
+            operations.append(operation)
+            for offer in offers:
+                self._device_blocks.unpin(offer.block_id)
+        state.offers = waiting
+        if waiting and self._device_blocks.is_scarce():
+            self.drop_offers(state, "device_pressure")
+        return operations
+
+    def _reserve(self, state: RequestState, pages: Sequence[PlannedPage]) -> Operation | None:
+        operation_id = self._tier.next_operation_id()
+        refs = self._refs(state, pages)
+        slots = self._tier.index.reserve(operation_id, refs)
+        if slots is None:
+            return None
+        by_group: dict[int, GroupPages] = {}
+        for page, slot in zip(pages, slots, strict=True):
+            group = by_group.setdefault(page.group_id, GroupPages(page.group_id, [], []))
+            group.block_ids.append(page.block_id)
+            group.slots.append(slot)
+        request_id = state.request.request_id
+        self._storing[operation_id] = _Store(request_id, tuple(refs))
+        logger.debug(
+            "request %s: store %d pages of groups %s up to token %d",
+            request_id,
+            len(pages),
+            list(by_group),
+            max(page.end_tokens for page in pages),
+        )
+        return Operation(operation_id, request_id, tuple(by_group.values()))
+
+    def _refs(self, state: RequestState, pages: Sequence[PlannedPage]) -> list[PageRef]:
+        return [self._tier.ref(state.request, p.group_id, p.end_tokens) for p in pages]
+
+    def _count_not_stored(self, reason: str, pages: int) -> None:
+        if pages:
+            self._tier.stats.add("not_stored_pages", pages, reason)

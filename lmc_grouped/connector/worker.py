@@ -1,0 +1,108 @@
+"""The worker half: owns the bytes of one rank and copies what it is told."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from lmc_grouped.adapters import vllm_groups
+from lmc_grouped.connector.messages import Operation, RankReport, StepMetadata, StepReport
+from lmc_grouped.connector.setup import prepare
+from lmc_grouped.core.sizing import PoolPlan, solve
+from lmc_grouped.host.region import HostRegion, PoolShape
+from lmc_grouped.transfer.pages import PageCopier, TransferError
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+logger = logging.getLogger(__name__)
+
+_Copy = Callable[[PageCopier, Sequence[int], Sequence[int]], None]
+
+
+class WorkerHalf:
+    """One per rank, in its worker process."""
+
+    def __init__(self, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
+        setup = prepare(vllm_config, kv_cache_config)
+        self.table = setup.table
+        self._kv_cache_config = kv_cache_config
+        self._budget_bytes = setup.settings.budget_bytes
+        self._plan: PoolPlan | None = None
+        self.region: HostRegion | None = None
+        self.copiers: dict[int, PageCopier] = {}
+        self._report = StepReport()
+        self._received: set[str] = set()
+        self._failed: set[str] = set()
+
+    def register(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
+        """The engine's cache exists now: size the pools and map them.
+
+        Raises:
+            GroupTableError: a tensor does not hold what its spec says.
+            BudgetError: the budget is below one page of every group.
+            RegionError: the host memory was refused.
+        """
+        table = self.table
+        views = {
+            group.group_id: vllm_groups.layer_byte_views(self._kv_cache_config, group, kv_caches)
+            for group in table.groups
+        }
+        self._plan = solve(table, self._budget_bytes)
+        slots = self._plan.slots_by_group
+        self.region = HostRegion(
+            {g.group_id: PoolShape(slots[g.group_id], g.page_bytes) for g in table.groups}
+        )
+        self.copiers = {
+            group_id: PageCopier(
+                group_id, layer_views, torch.from_numpy(self.region.pool(group_id))
+            )
+            for group_id, layer_views in views.items()
+        }
+
+    def rank_report(self) -> RankReport | None:
+        """What this rank made of the table; ``None`` before its caches are registered."""
+        if self._plan is None:
+            return None
+        return RankReport(self.table.fingerprint(), self.table.to_json(), self._plan.slots_by_group)
+
+    def run_loads(self, step: StepMetadata) -> None:
+        """Copy this step's loads into the engine's cache."""
+        for operation in step.loads:
+            failure = operation.refused or self._run(operation, PageCopier.load)
+            self._report.loaded[operation.operation_id] = 1
+            self._received.add(operation.request_id)
+            if failure is not None:
+                self._report.failures[operation.operation_id] = failure
+                self._failed.add(operation.request_id)
+
+    def run_stores(self, step: StepMetadata) -> None:
+        """Copy this step's stores into the pools; the forward pass has been run."""
+        for operation in step.stores:
+            failure = self._run(operation, PageCopier.store)
+            self._report.stored[operation.operation_id] = 1
+            if failure is not None:
+                self._report.failures[operation.operation_id] = failure
+
+    def take_receives(self) -> tuple[set[str], set[str]]:
+        """Requests whose load is over, and those among them whose load failed."""
+        received, failed = self._received, self._failed
+        self._received, self._failed = set(), set()
+        return received, failed
+
+    def take_report(self) -> StepReport | None:
+        """This rank's acknowledgements since the last call."""
+        report, self._report = self._report, StepReport()
+        return report if report.stored or report.loaded else None
+
+    def _run(self, operation: Operation, copy: _Copy) -> str | None:
+        """Carry out one operation; why it failed, if it did."""
+        try:
+            for pages in operation.pages:
+                copy(self.copiers[pages.group_id], pages.block_ids, pages.slots)
+        except TransferError as error:
+            logger.warning("request %s: %s", operation.request_id, error)
+            return str(error)
+        return None

@@ -1,0 +1,1 @@
+"""Bytes on the host: mapped pools and the file tier."""

@@ -1,0 +1,65 @@
+"""One mapped buffer per worker, cut into a pool per group."""
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+_POOL_ALIGNMENT_BYTES = 4096
+
+
+class RegionError(ValueError):
+    """The host buffer cannot be mapped: says how much was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShape:
+    """The pool of one group: ``slots`` rooms of ``page_bytes`` each."""
+
+    slots: int
+    page_bytes: int
+
+
+class HostRegion:
+    """An anonymous private mapping that holds the pools of all groups.
+
+    The kernel gives memory when a page is first written, in huge pages where
+    it can, and takes everything back when the process ends however it ends:
+    nothing is left behind in ``/dev/shm``.
+
+    Args:
+        shapes: group_id -> shape of its pool.
+
+    Raises:
+        RegionError: the mapping was refused.
+    """
+
+    def __init__(self, shapes: Mapping[int, PoolShape]) -> None:
+        offsets: dict[int, int] = {}
+        end = 0
+        for group_id, shape in shapes.items():
+            offsets[group_id] = end
+            size = shape.slots * shape.page_bytes
+            end += -(-size // _POOL_ALIGNMENT_BYTES) * _POOL_ALIGNMENT_BYTES
+        self.size_bytes = max(end, _POOL_ALIGNMENT_BYTES)
+        try:
+            self._map = mmap.mmap(-1, self.size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, ValueError, OverflowError) as error:
+            raise RegionError(
+                f"mapping {self.size_bytes} bytes of host memory failed ({error}); "
+                "lower max_local_cpu_size or raise the memory limit of this process"
+            ) from error
+        self._map.madvise(mmap.MADV_HUGEPAGE)
+        buffer = np.frombuffer(self._map, dtype=np.uint8)
+        self._pools = {
+            group_id: buffer[start : start + shape.slots * shape.page_bytes].reshape(
+                shape.slots, shape.page_bytes
+            )
+            for (group_id, shape), start in zip(shapes.items(), offsets.values(), strict=True)
+        }
+
+    def pool(self, group_id: int) -> npt.NDArray[np.uint8]:
+        """The group's pool, bytes of shape ``[slots, page_bytes]``, one row per slot."""
+        return self._pools[group_id]

@@ -1,0 +1,1 @@
+"""Copies between device pages and host slots."""
