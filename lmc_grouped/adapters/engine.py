@@ -179,6 +179,11 @@ def boundary_offers(
     return () if state is None else state.boundary_state_offloads.items()
 
 
+def preempted(scheduler_output: "SchedulerOutput") -> Iterable[str]:
+    """Requests that lost their blocks since the last step."""
+    return scheduler_output.preempted_req_ids or ()
+
+
 def record_junction(request: "Request", junction_tokens: int) -> bool:
     """Ask the scheduler to end a chunk at a boundary the host tier proved.
 

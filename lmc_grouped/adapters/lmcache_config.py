@@ -5,6 +5,7 @@
 connector, overrides written ``lmcache.<setting>``.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,10 +55,7 @@ def read_settings(extra_config: Mapping[str, Any]) -> Settings:
     """
     overrides = _check_extra_keys(extra_config)
     config, user_set = _load_lmcache_config()
-    for key, value in overrides.items():
-        if not hasattr(config, key):
-            raise ConfigError(f"{_OVERRIDE_PREFIX}{key} is no setting of this LMCache release")
-        setattr(config, key, value)
+    _override(config, overrides)
     _refuse_unserved(config)
     chunk_set = "chunk_size" in user_set or "chunk_size" in overrides
     return Settings(
@@ -81,8 +79,6 @@ def with_chunks(table: GroupTable, chunk_tokens: int | None, *, is_sparse: bool)
     if chunk_tokens is None:
         return table
     if chunk_tokens % alignment:
-        lower = chunk_tokens // alignment * alignment
-        valid = [value for value in (lower, lower + alignment) if value]
         blocking = next((g for g in table.groups if chunk_tokens % g.span_tokens), None)
         what = (
             f"group {blocking.group_id} has blocks of {blocking.span_tokens} tokens"
@@ -91,7 +87,7 @@ def with_chunks(table: GroupTable, chunk_tokens: int | None, *, is_sparse: bool)
         )
         raise ConfigError(
             f"chunk_size is {chunk_tokens}, but {what}; use "
-            f"{' or '.join(map(str, valid))}, or leave chunk_size out"
+            f"{_valid_chunks(table, chunk_tokens, is_sparse=is_sparse)}, or leave chunk_size out"
         )
     if chunk_tokens > alignment and table.has_recurrent and is_sparse:
         raise ConfigError(
@@ -100,6 +96,15 @@ def with_chunks(table: GroupTable, chunk_tokens: int | None, *, is_sparse: bool)
             f"chunks; use {alignment}, or leave chunk_size out"
         )
     return msgspec.structs.replace(table, alignment_tokens=chunk_tokens)
+
+
+def _valid_chunks(table: GroupTable, chunk_tokens: int, *, is_sparse: bool) -> str:
+    """The next chunk sizes that fit, as advice."""
+    alignment = table.alignment_tokens
+    lower = max(chunk_tokens // alignment, 1) * alignment
+    if table.has_recurrent and is_sparse:
+        return f"{alignment} (multiples like {lower + alignment} need dense retention)"
+    return f"{lower} or {lower + alignment}"
 
 
 def _check_extra_keys(extra_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,6 +125,20 @@ def _check_extra_keys(extra_config: Mapping[str, Any]) -> dict[str, Any]:
     return overrides
 
 
+def _override(config: Any, overrides: Mapping[str, Any]) -> None:
+    """Set ``lmcache.<setting>`` keys the way LMCache's own connector does."""
+    from lmcache.v1.config_base import validate_and_set_config_value
+
+    for key, value in overrides.items():
+        name = f"{_OVERRIDE_PREFIX}{key}"
+        if key.startswith("_") or not hasattr(config, key) or callable(getattr(config, key)):
+            raise ConfigError(f"{name} is no setting of this LMCache release")
+        if not validate_and_set_config_value(config, key, value):
+            raise ConfigError(
+                f"{name} is {value!r}, which LMCache cannot read; see its documentation"
+            )
+
+
 def _load_lmcache_config() -> tuple[Any, set[str]]:
     """LMCache's configuration object and the names of the settings the user wrote."""
     try:
@@ -128,6 +147,8 @@ def _load_lmcache_config() -> tuple[Any, set[str]]:
         raise ConfigError(
             f"LMCache cannot be imported ({error}); install lmcache 0.5.0 or newer beside vLLM"
         ) from error
+    import yaml
+
     user_set = {
         name.removeprefix("LMCACHE_").lower() for name in os.environ if name.startswith("LMCACHE_")
     }
@@ -140,7 +161,14 @@ def _load_lmcache_config() -> tuple[Any, set[str]]:
             config.update_config_from_env()
             user_set |= _keys_of_file(path)
         config.validate()
-    except (OSError, ValueError, TypeError, AttributeError, AssertionError) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        AssertionError,
+        yaml.YAMLError,
+    ) as error:
         source = f"LMCACHE_CONFIG_FILE={path}" if path else "the LMCACHE_* environment"
         raise ConfigError(f"{source} cannot be read: {error}") from error
     return config, user_set
@@ -169,7 +197,8 @@ def _refuse_unserved(config: Any) -> None:
 
 def _budget_bytes(config: Any) -> int:
     gigabytes = config.max_local_cpu_size
-    budget = int(gigabytes * 2**30) if isinstance(gigabytes, (int, float)) else 0
+    is_number = isinstance(gigabytes, (int, float)) and not isinstance(gigabytes, bool)
+    budget = int(gigabytes * 2**30) if is_number and math.isfinite(gigabytes) else 0
     if budget <= 0:
         raise ConfigError(
             f"max_local_cpu_size is {gigabytes!r} GB per worker; it must be a number above 0"
@@ -178,6 +207,6 @@ def _budget_bytes(config: Any) -> int:
 
 
 def _chunk_tokens(chunk_size: Any) -> int:
-    if not isinstance(chunk_size, int) or chunk_size <= 0:
+    if type(chunk_size) is not int or chunk_size <= 0:
         raise ConfigError(f"chunk_size is {chunk_size!r}; it must be a positive number of tokens")
     return chunk_size

@@ -51,6 +51,10 @@ class Lookups:
             self.drop_promise(state)
             return 0
         tier = self._tier
+        if any(local_tokens % span for _, span in tier.spans()):
+            # A load would start inside a block that the engine fills itself.
+            self.drop_promise(state)
+            return 0
         limit = min(request.num_tokens - 1, tier.hashed_tokens(request))
         asked = (local_tokens, limit, tier.index.version)
         known = state.lookup

@@ -55,9 +55,16 @@ class SchedulerHalf:
         """
         slots = agree(self.tier.table, reports)
         self.tier.set_pools(slots)
-        rank_table = GroupTable.from_json(next(iter(reports.values())).table_json)
+        rank_tables = [GroupTable.from_json(report.table_json) for report in reports.values()]
         # Only a rank knows its page bytes: the scheduler's specs are unwrapped copies.
-        self.tier.table = msgspec.structs.replace(self.tier.table, groups=rank_table.groups)
+        # A drafter is marked where its layers are, with pipeline stages on the last rank.
+        groups = tuple(
+            msgspec.structs.replace(seen[1], is_drafter=any(group.is_drafter for group in seen))
+            for seen in zip(
+                self.tier.table.groups, *(table.groups for table in rank_tables), strict=True
+            )
+        )
+        self.tier.table = msgspec.structs.replace(self.tier.table, groups=groups)
         log_pools(self.tier.table, slots, self._settings.budget_bytes)
 
     def matched_tokens(self, request: "Request", local_tokens: int) -> int:

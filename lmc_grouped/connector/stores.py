@@ -40,6 +40,10 @@ class StorePlanner:
     def plan_step(self, scheduler_output: "SchedulerOutput") -> list[Operation]:
         """The stores of this step, to be copied after its forward pass."""
         operations: list[Operation] = []
+        for request_id in engine.preempted(scheduler_output):
+            state = self._tier.requests.get(request_id)
+            if state is not None:
+                self.drop_offers(state, "request_gone")
         for request_id, new_tokens in scheduler_output.num_scheduled_tokens.items():
             state = self._tier.requests.get(request_id)
             if state is not None:
@@ -112,13 +116,17 @@ class StorePlanner:
             return index.knows(*self._tier.ref(request, group_id, (page + 1) * spans[group_id]))
 
         plan = state.cursor.plan(tables, computed, is_known)
-        # The request's own prefix must not make room for its end.
-        planning = f"plan:{request.request_id}"
-        index.lease(planning, self._refs(state, plan.known))
-        pages, limit = fit(plan.new, computed, index.room_slots)
-        index.release(planning)
-        known = [page for page in plan.known if page.end_tokens <= limit]
-        index.lease(state.running_owner, self._refs(state, known))
+        known = self._refs(state, plan.known)
+
+        def room_slots(group_id: int) -> int:
+            # The request's own prefix must not make room for its end.
+            return index.room_slots(
+                group_id, [hash_ for group, hash_ in known if group == group_id]
+            )
+
+        pages, limit = fit(plan.new, computed, room_slots)
+        kept = [page for page in plan.known if page.end_tokens <= limit]
+        index.lease(state.running_owner, self._refs(state, kept))
         self._count_not_stored("null_block", sum(p.end_tokens <= limit for p in plan.null))
         state.cursor.advance(limit)
         state.stalled_at = index.releases if limit < computed else None
@@ -162,6 +170,7 @@ class StorePlanner:
 
     def _plan_offers(self, state: RequestState) -> list[Operation]:
         """One operation per boundary; a boundary without room stays with the request."""
+        self._let_go_of_known(state)
         operations = []
         waiting: list[StateOffer] = []
         for boundary in dict.fromkeys(offer.boundary_tokens for offer in state.offers):
@@ -183,6 +192,17 @@ class StorePlanner:
         if waiting and self._device_blocks.is_scarce():
             self.drop_offers(state, "device_pressure")
         return operations
+
+    def _let_go_of_known(self, state: RequestState) -> None:
+        """Unpin states that another request, or another block, has brought meanwhile."""
+        wanted: dict[PageRef, StateOffer] = {}
+        for offer in state.offers:
+            ref = self._tier.ref(state.request, offer.group_id, offer.boundary_tokens)
+            if ref in wanted or self._tier.index.knows(*ref):
+                self._device_blocks.unpin(offer.block_id)
+            else:
+                wanted[ref] = offer
+        state.offers = list(wanted.values())
 
     def _reserve(self, state: RequestState, pages: Sequence[PlannedPage]) -> Operation | None:
         operation_id = self._tier.next_operation_id()

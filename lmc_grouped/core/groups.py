@@ -142,11 +142,10 @@ class GroupTable(msgspec.Struct, frozen=True, kw_only=True):
     def fingerprint(self) -> str:
         """A digest of everything all ranks must agree on.
 
-        Page bytes and layers are left out: pipeline ranks hold different layers.
+        Page bytes, layers and the drafter's mark are left out: pipeline ranks hold
+        different layers, and vLLM takes the mark from ranks without draft layers.
         """
-        geometry = [
-            (g.group_id, g.kind, g.span_tokens, g.window_tokens, g.is_drafter) for g in self.groups
-        ]
+        geometry = [(g.group_id, g.kind, g.span_tokens, g.window_tokens) for g in self.groups]
         left_out = [e.group_id for e in self.excluded]
         shared = [geometry, left_out, self.alignment_tokens, self.hash_block_tokens]
         return hashlib.sha256(msgspec.json.encode(shared)).hexdigest()[:16]

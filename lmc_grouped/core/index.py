@@ -111,10 +111,10 @@ class PageIndex:
         """Whether the page is readable or being written: no need to store it."""
         return block_hash in self._pools[group_id].pages
 
-    def room_slots(self, group_id: int) -> int:
-        """Slots that a reservation could get now."""
+    def room_slots(self, group_id: int, keep: Iterable[bytes] = ()) -> int:
+        """Slots that a reservation could get now without evicting the pages ``keep``."""
         pool = self._pools[group_id]
-        return len(pool.free) + len(pool.idle)
+        return len(pool.free) + len(pool.idle) - sum(block_hash in pool.idle for block_hash in keep)
 
     def reserve(self, operation_id: int, pages: Sequence[PageRef]) -> list[int] | None:
         """Take a slot for every page, or change nothing.
@@ -133,12 +133,13 @@ class PageIndex:
         for group_id, block_hash in pages:
             pool = self._pools[group_id]
             assert block_hash not in pool.pages, "a known page was reserved again"
+            if not pool.free:
+                self.version += 1
             page = _Page(block_hash, pool.take_slot())
             page.pins = 1
             pool.pages[block_hash] = page
             held.append((pool, page))
         self._writing[operation_id] = held
-        self.version += 1
         return [page.slot for _, page in held]
 
     def commit(self, operation_id: int) -> None:
@@ -178,7 +179,9 @@ class PageIndex:
 
     def release(self, owner: str) -> None:
         """End the owner's leases; the end of its prefix will leave first."""
-        self._unpin(self._leases.pop(owner, []))
+        held = self._leases.pop(owner, None)
+        if held:
+            self._unpin(held)
 
     def leased_pages(self, owner: str) -> int:
         """How many leases the owner has."""
@@ -195,9 +198,12 @@ class PageIndex:
         self.releases += 1
 
     def clear(self) -> None:
-        """Forget every readable page."""
-        for group_id, pool in self._pools.items():
-            self.drop([(group_id, block_hash) for block_hash in list(pool.pages)])
+        """Forget every page; what is being written will not become readable."""
+        for pool in self._pools.values():
+            for page in list(pool.pages.values()):
+                pool.forget(page)
+        self.version += 1
+        self.releases += 1
 
     def residency(self) -> dict[int, Residency]:
         """group_id -> what its pool holds."""

@@ -35,6 +35,8 @@ def solve(table: GroupTable, budget_bytes: int) -> PoolPlan:
     Raises:
         BudgetError: not even one unit fits; the message says how much would.
     """
+    if not table.groups:
+        return PoolPlan({}, 0, budget_bytes, 0)
     unit_tokens = _unit_tokens(table)
     least_bytes = _used_bytes(table, unit_tokens, units=1)
     if budget_bytes < least_bytes:
@@ -42,7 +44,7 @@ def solve(table: GroupTable, budget_bytes: int) -> PoolPlan:
         raise BudgetError(
             f"the host budget of {budget_bytes} bytes per worker holds less than "
             f"{unit_tokens} tokens in every group (page bytes: {pages}); set "
-            f"max_local_cpu_size to at least {least_bytes / 2**30:.6f} GB"
+            f"max_local_cpu_size to at least {_gigabytes_up(least_bytes):.6f} GB"
         )
     # Bytes per unit without rounding slots up bound the answer from above.
     units, too_many = 1, budget_bytes // max(1, _dense_bytes(table, unit_tokens)) + 2
@@ -56,6 +58,11 @@ def solve(table: GroupTable, budget_bytes: int) -> PoolPlan:
     return PoolPlan(
         slots, _used_bytes(table, unit_tokens, units), budget_bytes, units * unit_tokens
     )
+
+
+def _gigabytes_up(size_bytes: int) -> float:
+    """In GB, rounded up at the sixth decimal, so that the printed number is enough."""
+    return -(-size_bytes * 10**6 // 2**30) / 10**6
 
 
 def _unit_tokens(table: GroupTable) -> int:

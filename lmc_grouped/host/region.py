@@ -1,5 +1,6 @@
 """One mapped buffer per worker, cut into a pool per group."""
 
+import errno
 import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 _POOL_ALIGNMENT_BYTES = 4096
+_MADV_POPULATE_WRITE = 23
+"""Linux 5.14; Python's ``mmap`` has no name for it."""
 
 
 class RegionError(ValueError):
@@ -25,9 +28,9 @@ class PoolShape:
 class HostRegion:
     """An anonymous private mapping that holds the pools of all groups.
 
-    The kernel gives memory when a page is first written, in huge pages where
-    it can, and takes everything back when the process ends however it ends:
-    nothing is left behind in ``/dev/shm``.
+    The kernel gives all of it at once, in huge pages where it can, and takes
+    everything back when the process ends however it ends: nothing is left
+    behind in ``/dev/shm``.
 
     Args:
         shapes: group_id -> shape of its pool.
@@ -52,6 +55,7 @@ class HostRegion:
                 "lower max_local_cpu_size or raise the memory limit of this process"
             ) from error
         self._map.madvise(mmap.MADV_HUGEPAGE)
+        self._populate()
         buffer = np.frombuffer(self._map, dtype=np.uint8)
         self._pools = {
             group_id: buffer[start : start + shape.slots * shape.page_bytes].reshape(
@@ -59,6 +63,17 @@ class HostRegion:
             )
             for (group_id, shape), start in zip(shapes.items(), offsets.values(), strict=True)
         }
+
+    def _populate(self) -> None:
+        """Have the kernel give the memory now: the first store would pay for it otherwise."""
+        try:
+            self._map.madvise(_MADV_POPULATE_WRITE)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a kernel before 5.14 gives it page by page
+                raise RegionError(
+                    f"{self.size_bytes} bytes of host memory cannot be had ({error}); "
+                    "lower max_local_cpu_size or raise the memory limit of this process"
+                ) from error
 
     def pool(self, group_id: int) -> npt.NDArray[np.uint8]:
         """The group's pool, bytes of shape ``[slots, page_bytes]``, one row per slot."""

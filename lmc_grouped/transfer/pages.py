@@ -66,7 +66,8 @@ class PageCopier:
         self._copy(block_ids, slots, to_host=False)
 
     def _copy(self, block_ids: Sequence[int], slots: Sequence[int], *, to_host: bool) -> None:
-        self._check(block_ids, self.num_blocks, "block ids")
+        if self._pairs:  # a pipeline rank may hold no layer of the group
+            self._check(block_ids, self.num_blocks, "block ids")
         self._check(slots, self.num_slots, "slots")
         if len(block_ids) != len(slots):
             raise TransferError(

@@ -1,0 +1,101 @@
+"""Builders of group tables, page sets and engine inputs for the tests."""
+
+from collections.abc import Callable, Iterable, Mapping
+from math import lcm
+
+from lmc_grouped.core.groups import ExcludedGroup, GroupSpec, GroupTable, Kind
+from lmc_grouped.core.hits import PageProbe
+
+
+def full(group_id: int, span: int = 16, page_bytes: int = 64, *, drafter: bool = False):
+    """A full-attention group."""
+    return GroupSpec(
+        group_id=group_id,
+        kind=Kind.FULL,
+        span_tokens=span,
+        page_bytes=page_bytes,
+        is_drafter=drafter,
+        layers=(f"full.{group_id}",),
+    )
+
+
+def window(
+    group_id: int,
+    window_tokens: int,
+    span: int = 16,
+    page_bytes: int = 64,
+    *,
+    drafter: bool = False,
+):
+    """A sliding-window group."""
+    return GroupSpec(
+        group_id=group_id,
+        kind=Kind.WINDOW,
+        span_tokens=span,
+        page_bytes=page_bytes,
+        window_tokens=window_tokens,
+        layers=(f"window.{group_id}",),
+    )
+
+
+def recurrent(group_id: int, span: int = 16, page_bytes: int = 64):
+    """A group of recurrent states."""
+    return GroupSpec(
+        group_id=group_id,
+        kind=Kind.RECURRENT,
+        span_tokens=span,
+        page_bytes=page_bytes,
+        layers=(f"recurrent.{group_id}",),
+    )
+
+
+def table_of(
+    *groups: GroupSpec,
+    alignment: int | None = None,
+    hash_block: int | None = None,
+    scratch_ids: Iterable[int] = (),
+) -> GroupTable:
+    """A table; alignment and hash block follow from the spans unless given."""
+    spans = [group.span_tokens for group in groups]
+    return GroupTable(
+        groups=groups,
+        alignment_tokens=alignment or lcm(*spans),
+        hash_block_tokens=hash_block or min(spans, default=1),
+        excluded=tuple(ExcludedGroup(i, "scratch") for i in scratch_ids),
+    )
+
+
+def probe_of(pages: Mapping[int, Iterable[int]]) -> PageProbe:
+    """``has()`` over group_id -> page indices held."""
+    held = {group_id: frozenset(indices) for group_id, indices in pages.items()}
+    return lambda group_id, page: page in held.get(group_id, frozenset())
+
+
+class CountingProbe:
+    """A ``has()`` that counts how often each group was asked."""
+
+    def __init__(self, probe: PageProbe) -> None:
+        self._probe = probe
+        self.asked: dict[int, int] = {}
+
+    def __call__(self, group_id: int, page: int) -> bool:
+        self.asked[group_id] = self.asked.get(group_id, 0) + 1
+        return self._probe(group_id, page)
+
+
+def block_hash(number: int) -> bytes:
+    """A block hash that is easy to read in a failure."""
+    return b"hash%04d" % number
+
+
+def nothing_known(group_id: int, page: int) -> bool:
+    """``is_known`` of an empty index."""
+    return False
+
+
+def plenty(group_id: int) -> int:
+    """``room_slots`` of pools that are never full."""
+    return 1 << 30
+
+
+Room = Callable[[int], int]
