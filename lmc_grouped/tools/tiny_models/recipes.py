@@ -161,6 +161,9 @@ _QWEN3_NEXT = TinyModel(
         }
     ),
     scales=(
+        # Weights of these norms are offsets from 1: sharper queries, so that one page of the
+        # prompt matters.
+        ScaleRule("q_norm.weight", value=2.0),
         _KEEP_NORMS,
         # Decay per token is exp(-exp(A_log) * softplus(a + dt_bias)): about 0.997 here, so a
         # state still matters hundreds of tokens later.
