@@ -24,9 +24,11 @@ def ring_lab(directory: Path, *, ring_tokens: int, writes: bool = True) -> Itera
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(MODELS))
         from ring_gemma3 import plugin_environment, write_ring_model
+        from ring_gemma3.plugin import register
 
         patch.setenv("PYTHONPATH", plugin_environment(os.environ)["PYTHONPATH"])
         patch.setenv("LMCACHE_MAX_LOCAL_CPU_SIZE", "0.1")
+        register()  # vLLM looks for plugins once a process; an earlier test may have started it
         model_dir = write_ring_model(
             directory, ring_tokens=ring_tokens, compression_tokens=ring_tokens, writes=writes
         )
