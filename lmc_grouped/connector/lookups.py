@@ -90,7 +90,6 @@ class Lookups:
                 for p in pages
             ]
         else:
-            logger.warning("request %s: load refused: %s", request.request_id, refused)
             refs, pages = [], []
         self._queued.append(Operation(operation_id, request.request_id, tuple(pages), refused))
         self._loading[operation_id] = _Load(request.request_id, tuple(refs))
@@ -106,7 +105,7 @@ class Lookups:
         tier = self._tier
         load = self._loading.pop(operation_id)
         if failure is None:
-            self._count_restored(load)
+            tier.count_pages("restored", load.refs)
         else:
             logger.warning("request %s: load failed: %s", load.request_id, failure)
             tier.stats.add("failed_loads", 1)
@@ -189,14 +188,6 @@ class Lookups:
                 refs.append(tier.ref(state.request, group.group_id, end_tokens))
             pages.append(GroupPages(group.group_id, [blocks[page] for page in wanted], []))
         return None
-
-    def _count_restored(self, load: _Load) -> None:
-        for group in self._tier.table.groups:
-            count = sum(1 for group_id, _ in load.refs if group_id == group.group_id)
-            if count:
-                stats = self._tier.stats
-                stats.add("restored_tokens", count * group.span_tokens, group.group_id)
-                stats.add("restored_bytes", count * group.page_bytes, group.group_id)
 
 
 def _pages_to_fill(

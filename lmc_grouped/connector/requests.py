@@ -1,6 +1,7 @@
 """What the scheduler half remembers of each request, and what both its parts share."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
@@ -99,6 +100,15 @@ class Tier:
         """The key of the group's page that ends at ``end_tokens``."""
         position = page_hash_index(end_tokens, self.table.hash_block_tokens)
         return group_id, request.block_hashes[position]
+
+    def count_pages(self, verb: str, refs: Sequence[PageRef]) -> None:
+        """Add pages to the counters ``{verb}_tokens`` and ``{verb}_bytes`` of their groups."""
+        pages = Counter(group_id for group_id, _ in refs)
+        for group in self.table.groups:
+            count = pages[group.group_id]
+            if count:
+                self.stats.add(f"{verb}_tokens", count * group.span_tokens, group.group_id)
+                self.stats.add(f"{verb}_bytes", count * group.page_bytes, group.group_id)
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """(group_id, span_tokens) of every stored group."""

@@ -58,19 +58,14 @@ class StorePlanner:
     def finish(self, operation_id: int, failure: str | None) -> None:
         """Every rank has reported the store: publish it or take it back."""
         store = self._storing.pop(operation_id)
-        stats = self._tier.stats
-        if failure is not None:
-            logger.warning("request %s: store failed: %s", store.request_id, failure)
-            self._tier.index.abort(operation_id)
-            stats.add("failed_stores", 1)
-            self._count_not_stored("store_failed", len(store.refs))
+        if failure is None:
+            self._tier.index.commit(operation_id)
+            self._tier.count_pages("stored", store.refs)
             return
-        self._tier.index.commit(operation_id)
-        for group in self._tier.table.groups:
-            count = sum(1 for group_id, _ in store.refs if group_id == group.group_id)
-            if count:
-                stats.add("stored_tokens", count * group.span_tokens, group.group_id)
-                stats.add("stored_bytes", count * group.page_bytes, group.group_id)
+        logger.warning("request %s: store failed: %s", store.request_id, failure)
+        self._tier.index.abort(operation_id)
+        self._tier.stats.add("failed_stores", 1)
+        self._count_not_stored("store_failed", len(store.refs))
 
     def restart(self, state: RequestState) -> None:
         """The request got a new table: its prefix is planned again from the start."""

@@ -1,6 +1,5 @@
 """The worker half: owns the bytes of one rank and copies what it is told."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,6 @@ from lmc_grouped.transfer.pages import PageCopier, TransferError
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
-
-logger = logging.getLogger(__name__)
 
 _Copy = Callable[[PageCopier, Sequence[int], Sequence[int]], None]
 
@@ -103,6 +100,5 @@ class WorkerHalf:
             for pages in operation.pages:
                 copy(self.copiers[pages.group_id], pages.block_ids, pages.slots)
         except TransferError as error:
-            logger.warning("request %s: %s", operation.request_id, error)
             return str(error)
         return None
