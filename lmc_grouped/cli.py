@@ -52,6 +52,11 @@ COMMANDS = (
         "check on a running vLLM server that restored prefixes give the right output",
         "lmc_grouped.tools.certify.command",
     ),
+    Command(
+        "plan",
+        "say what a host budget holds for the groups of a model, without an engine",
+        "lmc_grouped.tools.plan.command",
+    ),
 )
 
 

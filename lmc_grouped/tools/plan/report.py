@@ -1,0 +1,82 @@
+"""The answer of `plan` as a person reads it."""
+
+from lmc_grouped.core.capacity import context_pages
+from lmc_grouped.tools.plan.answer import Answer, Partition, Question
+from lmc_grouped.tools.plan.sizes import format_size
+from lmc_grouped.tools.tables import Align, format_table
+
+BAR_WIDTH = 30
+"""Characters of a bar that stands for the whole budget."""
+
+_HEADERS = ("group", "kind", "span", "page", "slots", "tokens covered", "bytes", "of budget", "")
+_ALIGNS = (
+    Align.RIGHT, Align.LEFT, Align.RIGHT, Align.RIGHT, Align.RIGHT,
+    Align.RIGHT, Align.RIGHT, Align.RIGHT, Align.LEFT,
+)  # fmt: skip
+
+
+def format_answer(question: Question, found: Answer) -> str:
+    """A table of the groups with a bar each, then the totals and the warnings."""
+    retention = (
+        "none (dense)" if question.retention_tokens is None else f"{question.retention_tokens:,}"
+    )
+    heading = (
+        f"{question.layout.name or 'layout'}: {question.workers} worker(s), partition "
+        f"{question.partition}, retention {retention}, reference "
+        f"{question.reference_tokens:,} tokens"
+    )
+    lines = [heading, "", format_table(_HEADERS, _rows(question, found), _ALIGNS)]
+    lines += [f"group {left.group_id} takes no part: {left.reason}" for left in found.excluded]
+    lines += ["", *_totals(question, found)]
+    lines += [f"warning: {warning}" for warning in found.warnings]
+    return "\n".join(lines)
+
+
+def _rows(question: Question, found: Answer) -> list[tuple[str, ...]]:
+    budget_bytes = found.budget_bytes_per_worker
+    bytes_by_group = _bytes_by_group(question, found)
+    rows: list[tuple[str, ...]] = [
+        (
+            str(group.group_id),
+            group.kind,
+            f"{group.span_tokens:,}",
+            format_size(group.page_bytes),
+            f"{group.slots:,}",
+            f"{group.tokens_covered:,}",
+            *_share(bytes_by_group[group.group_id], budget_bytes),
+        )
+        for group in found.groups
+    ]
+    left_bytes = budget_bytes - sum(bytes_by_group.values())
+    rows.append(("", "unused", "", "", "", "", *_share(left_bytes, budget_bytes)))
+    return rows
+
+
+def _share(part_bytes: int, budget_bytes: int) -> tuple[str, str, str]:
+    share = part_bytes / budget_bytes
+    return format_size(part_bytes), f"{share:.1%}", "#" * round(share * BAR_WIDTH)
+
+
+def _bytes_by_group(question: Question, found: Answer) -> dict[int, int]:
+    """Bytes of each pool; of shared rows, those that contexts of the reference length take."""
+    if question.partition is not Partition.OFF:
+        return {group.group_id: group.slots * group.page_bytes for group in found.groups}
+    pages = context_pages(
+        question.layout.table, question.reference_tokens, question.retention_tokens
+    ).pages_by_group
+    per_context = sum(pages.values())
+    return {
+        group_id: found.used_bytes_per_worker * count // per_context if per_context else 0
+        for group_id, count in pages.items()
+    }
+
+
+def _totals(question: Question, found: Answer) -> list[str]:
+    used, budget = found.used_bytes_per_worker, found.budget_bytes_per_worker
+    ceiling = found.ceiling_tokens / question.reference_tokens
+    return [
+        f"bytes per worker  {used:,} of {budget:,} ({used / budget:.1%})",
+        f"token capacity    {found.token_capacity:,} tokens",
+        f"contexts          {found.contexts:,} of {question.reference_tokens:,} tokens restorable "
+        f"at once; at most {ceiling:.2f} if every byte worked ({found.ceiling_tokens:,} tokens)",
+    ]
