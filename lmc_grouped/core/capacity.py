@@ -20,7 +20,7 @@ class ContextPages:
     pages_by_group: dict[int, int]
     context_bytes: int
     is_restorable: bool
-    """Whether any boundary lies within the context: it is shorter than the alignment if not."""
+    """Whether a boundary lies within the context, and something is kept for it."""
 
     def contexts(self, slots_by_group: Mapping[int, int]) -> int:
         """Contexts that pools of that many slots hold, restorable, at the same time."""
@@ -48,7 +48,7 @@ def context_pages(
         context_tokens,
         pages,
         sum(group.page_bytes * pages[group.group_id] for group in table.groups),
-        bool(resume_points(table, context_tokens)),
+        bool(resume_points(table, context_tokens)) and any(pages.values()),
     )
 
 

@@ -65,14 +65,12 @@ def resume_points(table: GroupTable, prompt_tokens: int) -> tuple[int, ...]:
     """
     peeks = {g.span_tokens for g in table.groups if g.is_drafter and g.kind is not Kind.RECURRENT}
     drops = peeks | {table.alignment_tokens} if peeks else {0}
-    return tuple(
-        sorted(
-            boundary
-            for boundary in set().union(
-                *(replay_boundaries(prompt_tokens, table.alignment_tokens, drop) for drop in drops)
-            )
-        )
-    )
+    points = {
+        boundary
+        for drop in drops
+        for boundary in replay_boundaries(prompt_tokens, table.alignment_tokens, drop)
+    }
+    return tuple(sorted(points))
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,8 @@ def slots_per_request(
         return mask.count() + 1
     at_least = kept_count(group, table, reference_tokens, retention_tokens)
     one_point = context_count(group, table, reference_tokens, retention_tokens)
-    return max(at_least, one_point + tail_pages(group))
+    # A window of one token needs no page; one slot keeps the pool's size tied to the budget.
+    return max(1, at_least, one_point + tail_pages(group))
 
 
 def check_recurrent(table: GroupTable) -> None:

@@ -129,7 +129,7 @@ def test_an_interval_that_does_not_end_where_hits_end_is_refused():
     table = table_of(full(0, 784), recurrent(1, 784))
     for fine in (None, 0, 784, 6_272):
         check_retention(table, fine)
-    with pytest.raises(RetentionError, match="6000 tokens .* multiple of 784 .* example 6272"):
+    with pytest.raises(RetentionError, match=r"6000 tokens .* multiple of 784 .* example 6272"):
         check_retention(table, 6_000)
     with pytest.raises(RetentionError, match="interval of -784 tokens"):
         check_retention(table, -784)

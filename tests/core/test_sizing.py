@@ -1,12 +1,16 @@
 """Sizing: a budget becomes slots that cover the same tokens in every group."""
 
+import time
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmc_grouped.core.groups import GroupTable
-from lmc_grouped.core.sizing import BudgetError, PoolPlan, solve
-from tests.factories import full, recurrent, table_of, window
+from lmc_grouped.core.groups import GroupTable, GroupTableError, Kind
+from lmc_grouped.core.index import PageIndex
+from lmc_grouped.core.retention import RetentionError, context_count, tail_pages
+from lmc_grouped.core.sizing import BudgetError, PoolPlan, Sizer, solve, solve_ranks
+from tests.factories import block_hash, full, recurrent, table_of, window
 
 A08_BUDGET_BYTES = 4_294_967_296
 
@@ -31,6 +35,54 @@ def test_a08_a_dense_partition_of_the_published_geometry_has_107_slots_each():
     assert plan.used_bytes + unit_bytes > A08_BUDGET_BYTES
 
 
+def test_a07_eight_groups_of_one_page_size_share_the_budget_not_divide_it():
+    slots = solve(table_of(*(full(i, 16, 100) for i in range(8))), 16 * 100).slots_by_group
+    index = PageIndex(slots)
+    pages = [(group_id, block_hash(n)) for n in range(2) for group_id in range(8)]
+    assert index.reserve(1, pages) is not None
+    index.commit(1)
+    assert all(index.has(*page) for page in pages)
+    assert index.reserve(2, [(3, block_hash(2))]) is not None
+    assert sum(not index.has(*page) for page in pages) == 1
+
+
+@pytest.mark.parametrize(
+    ("retention", "reference", "token_slots", "state_slots"),
+    [
+        (None, 65_536, 107, 107),
+        (6_272, 65_536, 280, 48),
+        (0, 65_536, 390, 10),
+        (0, 16_384, 326, 32),
+    ],
+)
+def test_a08_state_pools_follow_what_retention_keeps(
+    retention, reference, token_slots, state_slots
+):
+    table = a08_table()
+    plan = solve(table, A08_BUDGET_BYTES, retention_tokens=retention, reference_tokens=reference)
+    assert plan.slots_by_group == {0: token_slots} | dict.fromkeys((2, 3, 4, 5), state_slots)
+    assert plan.used_bytes <= A08_BUDGET_BYTES
+    sizer = Sizer(table, retention, reference)
+    assert sizer.used_bytes(token_slots) == plan.used_bytes
+    assert sizer.used_bytes(token_slots + 1) > A08_BUDGET_BYTES
+
+
+@pytest.mark.parametrize("reference", [0, -1])
+def test_a08_a_reference_that_is_not_positive_is_refused_by_name(reference):
+    with pytest.raises(ValueError, match=f"reference_tokens is {reference}"):
+        solve(a08_table(), A08_BUDGET_BYTES, retention_tokens=0, reference_tokens=reference)
+
+
+def test_sizing_by_retention_wants_a_reference_length():
+    with pytest.raises(ValueError, match="needs reference_tokens"):
+        solve(a08_table(), A08_BUDGET_BYTES, retention_tokens=0)
+
+
+def test_an_interval_that_misses_the_boundaries_is_refused():
+    with pytest.raises(RetentionError, match="multiple of 784"):
+        solve(a08_table(), A08_BUDGET_BYTES, retention_tokens=1_000, reference_tokens=65_536)
+
+
 def test_a08_two_contexts_of_48_blocks_fit_in_every_group():
     plan = solve(a08_table(), A08_BUDGET_BYTES)
     assert min(plan.slots_by_group.values()) >= 2 * 48
@@ -39,6 +91,35 @@ def test_a08_two_contexts_of_48_blocks_fit_in_every_group():
 def test_a10_the_heavier_rank_gets_fewer_slots_from_the_same_budget():
     assert solve(table_of(full(0, page_bytes=100)), 13_000).slots_by_group == {0: 130}
     assert solve(table_of(full(0, page_bytes=130)), 13_000).slots_by_group == {0: 100}
+
+
+def test_a10_every_rank_uses_the_fewest_slots_of_any():
+    light, heavy = table_of(full(0, page_bytes=100)), table_of(full(0, page_bytes=130))
+    plan = solve_ranks([light, heavy], 13_000)
+    assert plan == PoolPlan({0: 100}, 13_000, 13_000, 1_600)
+    assert solve_ranks([heavy, light], 13_000) == plan
+
+
+def test_a10_the_minimum_holds_for_every_group_under_retention():
+    ranks = [
+        table_of(full(0, page_bytes=token_bytes), recurrent(1, page_bytes=state_bytes))
+        for token_bytes, state_bytes in ((100, 10), (50, 900), (0, 0))
+    ]
+    limits = {"retention_tokens": 0, "reference_tokens": 160}
+    plan = solve_ranks(ranks, 20_000, **limits)
+    alone = [solve(rank, 20_000, **limits).slots_by_group for rank in ranks]
+    assert plan.slots_by_group == {i: min(slots[i] for slots in alone) for i in (0, 1)}
+    assert plan.used_bytes <= 20_000
+
+
+def test_a09_the_fill_of_three_checkpoints_for_each_of_200_prompts_finds_a_slot_each():
+    table = table_of(full(0, 256, 65_536), recurrent(1, 256, 1_000_000))
+    prompt, interval = 10_000, 4_096
+    assert context_count(table.groups[1], table, prompt, interval) == 3
+    budget = 200 * 40 * 65_536 + 200 * 4 * 1_000_000
+    plan = solve(table, budget, retention_tokens=interval, reference_tokens=prompt)
+    assert plan.slots_by_group[0] >= 200 * 39
+    assert plan.slots_by_group[1] >= 600
 
 
 def test_a09_pools_never_add_up_to_more_than_the_budget():
@@ -99,6 +180,56 @@ def test_a_rank_without_layers_of_a_group_gets_slots_at_no_cost():
     assert plan.slots_by_group == {0: 10, 1: 10}
 
 
+def test_a_drafter_with_half_the_span_gets_twice_the_slots_under_retention_too():
+    page = 6_389_760
+    table = table_of(
+        full(0, 1664, page), recurrent(1, 1664, page), full(4, 832, page // 4, drafter=True)
+    )
+    plan = solve(table, 2**32, retention_tokens=0, reference_tokens=65_536)
+    assert plan.slots_by_group[4] == 2 * plan.slots_by_group[0]
+    assert plan.slots_by_group[1] < plan.slots_by_group[0] / 10
+
+
+def test_a_window_pool_holds_one_tail_and_one_junction_for_each_request():
+    # Four pages of 16 tokens cover the 63 tokens before a boundary.
+    table = table_of(full(0, 16, 100), window(1, 64, 16, 10))
+    plan = solve(table, 100 * 100 + 10 * 8 * 2, retention_tokens=0, reference_tokens=800)
+    assert plan.slots_by_group == {0: 100, 1: 2 * (4 + 4)}
+
+
+def test_short_requests_get_no_more_slots_than_dense_pools_have():
+    table = table_of(full(0, 16, 100), window(1, 64, 16, 10), recurrent(2, 16, 10))
+    plan = solve(table, 10_000, retention_tokens=0, reference_tokens=16)
+    assert set(plan.slots_by_group.values()) == {plan.slots_by_group[0]}
+
+
+def test_recurrent_groups_that_cannot_be_reconciled_are_both_named():
+    table = table_of(
+        full(0, 16), recurrent(1, 784, 500), recurrent(3, 800, 700), alignment=39_200, hash_block=16
+    )
+    with pytest.raises(GroupTableError) as e:
+        solve(table, 2**30, retention_tokens=0, reference_tokens=65_536)
+    assert "1 (span 784 tokens, page 500 bytes) and 3 (span 800 tokens, page 700 bytes)" in str(
+        e.value
+    )
+
+
+def test_recurrent_groups_with_nested_spans_are_each_sized_from_their_own():
+    table = table_of(full(0, 64, 100), recurrent(1, 64, 10), recurrent(2, 32, 10), hash_block=32)
+    plan = solve(table, 20_000, retention_tokens=128, reference_tokens=640)
+    # Five states at the interval (the last is one point), one at the other point, a junction.
+    assert Sizer(table, 128, 640).slots(10) == {0: 10, 1: 7, 2: 7}
+    assert plan.slots_by_group[1] == plan.slots_by_group[2]
+
+
+def test_the_solve_takes_no_scan():
+    table = table_of(full(0, 16, 1), window(1, 1_024, 16, 1), recurrent(2, 16, 1))
+    started = time.perf_counter()
+    for _ in range(100):
+        solve(table, 2**50, retention_tokens=0, reference_tokens=2**20)
+    assert (time.perf_counter() - started) / 100 < 0.02
+
+
 @st.composite
 def geometries(draw):
     kinds = draw(st.lists(st.sampled_from([full, recurrent]), min_size=1, max_size=5))
@@ -127,6 +258,60 @@ def test_one_unit_more_never_fits(table, budget):
     for group in table.groups:
         covered = plan.slots_by_group[group.group_id] * group.span_tokens
         assert plan.token_capacity <= covered < plan.token_capacity + group.span_tokens
+
+
+@st.composite
+def retained(draw):
+    """A table, a budget, an interval and a reference length."""
+    groups = []
+    for group_id in range(draw(st.integers(1, 5))):
+        kind = draw(st.sampled_from([full, recurrent, window]))
+        span = draw(st.sampled_from([16, 32, 64, 128] if kind is recurrent else [16, 32, 48, 64]))
+        page = draw(st.integers(1, 5_000))
+        if kind is window:
+            groups.append(window(group_id, draw(st.integers(1, 300)), span, page))
+        else:
+            groups.append(kind(group_id, span, page))
+    table = table_of(*groups, hash_block=16)
+    interval = draw(st.sampled_from([None, 0, 1, 3]))
+    retention = None if interval is None else interval * table.alignment_tokens
+    return table, draw(st.integers(1, 10**7)), retention, draw(st.integers(1, 5_000))
+
+
+@settings(max_examples=500)
+@given(retained())
+def test_one_unit_more_never_fits_under_any_retention(case):
+    table, budget, retention, reference = case
+    sizer = Sizer(table, retention, reference)
+    units = sizer.largest_units(budget)
+    assert sizer.used_bytes(units + 1) > budget
+    if units == 0:
+        return
+    plan = solve(table, budget, retention_tokens=retention, reference_tokens=reference)
+    assert plan.used_bytes == sizer.used_bytes(units) <= budget
+    assert plan.used_bytes == sum(
+        g.page_bytes * plan.slots_by_group[g.group_id] for g in table.groups
+    )
+
+
+@settings(max_examples=500)
+@given(retained(), st.integers(1, 3_000))
+def test_full_groups_cover_the_same_tokens_and_the_others_stay_below_dense(case, units):
+    table, _, retention, reference = case
+    sizer = Sizer(table, retention, reference)
+    slots, dense = sizer.slots(units), Sizer(table).slots(units)
+    tokens = units * sizer.unit_tokens
+    requests = -(-units // -(-reference // sizer.unit_tokens))
+    for group in table.groups:
+        mine = slots[group.group_id]
+        assert mine <= dense[group.group_id]
+        assert sizer.tokens_covered(units)[group.group_id] >= tokens
+        if group.kind is Kind.FULL or retention is None:
+            assert tokens <= mine * group.span_tokens < tokens + group.span_tokens
+        elif mine < dense[group.group_id]:
+            kept = context_count(group, table, reference, retention)
+            assert mine >= requests * kept
+            assert mine >= requests * (kept and tail_pages(group))
 
 
 def unit_tokens(table: GroupTable) -> int:
