@@ -9,10 +9,10 @@ export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env demo test test-unit test-engine lint types format bench-restore clean
+.PHONY: help env demo test test-unit test-engine test-v100 lint types format bench-restore clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 env:  ## build .venv from .ci/pins.txt, or keep it when nothing changed
 	@.ci/make-env
@@ -27,6 +27,9 @@ test-unit: env  ## tests that start no engine
 
 test-engine: env  ## tests that start vLLM
 	$(BIN)/python -m pytest -m engine
+
+test-v100: env  ## pool sizes against the V100 engine's own code (downloads it)
+	$(BIN)/python -m tests.v100
 
 lint: env  ## ruff: rules and formatting
 	$(BIN)/ruff check .
