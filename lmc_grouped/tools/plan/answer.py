@@ -84,8 +84,22 @@ def answer(question: Question) -> Answer:
         raise ToolError(f"groups: {error}") from error
     context = context_pages(layout.table, question.reference_tokens, question.retention_tokens)
     if question.partition is Partition.OFF:
-        return _shared_rows_answer(question, context)
-    return _pools_answer(question, sizer, context)
+        answered = _shared_rows_answer(question, context)
+    else:
+        answered = _pools_answer(question, sizer, context)
+    return msgspec.structs.replace(
+        answered, warnings=(*answered.warnings, *_served_warnings(question))
+    )
+
+
+def _served_warnings(question: Question) -> list[str]:
+    """What the connector of this version does not do yet."""
+    if question.retention_tokens is None and question.partition is not Partition.OFF:
+        return []
+    return [
+        "a preview: the connector of this version cuts its pools as --retention none "
+        "--partition static does"
+    ]
 
 
 def _pools_answer(question: Question, sizer: Sizer, context: ContextPages) -> Answer:
