@@ -59,9 +59,9 @@ def longest_hit(table: GroupTable, has: PageProbe, *, local_tokens: int, limit_t
         served. The recurrent groups are asked first: their states are the
         rarest evidence, so the cost follows the number of boundaries tried.
     """
-    limit_tokens = limit_tokens // table.alignment_tokens * table.alignment_tokens
     by_rarity = sorted(table.groups, key=lambda group: _RARITY[group.kind])
-    boundary = limit_tokens
+    last = limit_tokens // table.alignment_tokens * table.alignment_tokens
+    boundary = last
     agreed = 0
     turn = 0
     while by_rarity and boundary > local_tokens and agreed < len(by_rarity):
@@ -72,7 +72,7 @@ def longest_hit(table: GroupTable, has: PageProbe, *, local_tokens: int, limit_t
         turn += 1
     boundary = max(boundary, local_tokens) if by_rarity else local_tokens
     attention_groups = [group for group in by_rarity if group.kind is Kind.FULL]
-    reach = limit_tokens if attention_groups else boundary
+    reach = last if attention_groups else boundary
     for group in attention_groups:
         if reach > boundary:
             reach = _best_boundary(table, group, has, local_tokens, reach, limit_tokens)

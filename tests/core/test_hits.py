@@ -117,6 +117,12 @@ def test_a13_a_drafter_proves_a_hit_with_one_page_more(block, prompt, expected):
     assert found.boundary_tokens == expected
 
 
+def test_a13_a_drafter_of_small_blocks_holds_back_one_of_its_own_only():
+    table = table_of(full(0, 64), recurrent(1, 64), full(2, 16, drafter=True), hash_block=16)
+    found = longest_hit(table, everything, local_tokens=0, limit_tokens=95 - 1)
+    assert found.boundary_tokens == 64
+
+
 @pytest.mark.parametrize(
     ("shared", "expected"), [(300, 0), (620, 0), (950, 0), (970, 480), (1440, 960)]
 )
@@ -214,8 +220,7 @@ def slow_proof_serves(table: GroupTable, has: PageProbe, local: int, limit: int,
 
 def slow_longest_hit(table: GroupTable, has: PageProbe, local: int, limit: int) -> int:
     align = table.alignment_tokens
-    limit = limit // align * align
-    for end in range(limit, local, -align):
+    for end in range(limit // align * align, local, -align):
         if slow_proof_serves(table, has, local, limit, end):
             return end
     return local
