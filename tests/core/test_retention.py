@@ -169,7 +169,7 @@ def prompts(draw):
     return table, prompt, retention, tuple(junctions)
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=500)
 @given(prompts())
 def test_the_count_is_the_number_of_pages_kept(case):
     table, prompt, retention, junctions = case
@@ -183,7 +183,7 @@ def test_the_count_is_the_number_of_pages_kept(case):
         assert not mask.keeps(prompt // group.span_tokens)
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=500)
 @given(prompts(), st.integers(1, 200))
 def test_every_point_that_retention_promises_is_a_hit(case, more_tokens):
     table, prompt, retention, junctions = case

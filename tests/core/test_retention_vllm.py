@@ -18,7 +18,7 @@ from lmc_grouped.core.retention import (
 from tests.factories import full, recurrent, table_of, window
 from tests.specs import state_spec, window_spec
 
-THOUSANDS = settings(max_examples=2_000)
+THOUSANDS = settings(max_examples=1_000)
 SPANS = st.sampled_from([1, 2, 3, 8, 16, 64, 784])
 INTERVALS = st.one_of(st.none(), st.just(0), st.integers(1, 20))
 
