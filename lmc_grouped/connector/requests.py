@@ -72,6 +72,8 @@ class Tier:
         self.table = table
         self.world_size = world_size
         self.index = PageIndex({})
+        self.is_open = False
+        """Whether the ranks have reported their pools."""
         self.stats = GroupedStats()
         self.requests: dict[str, RequestState] = {}
         self._operation_ids = count(1)
@@ -79,6 +81,7 @@ class Tier:
     def set_pools(self, slots_by_group: Mapping[int, int]) -> None:
         """Start an empty index over pools that every rank can hold."""
         self.index = PageIndex(slots_by_group)
+        self.is_open = True
 
     def state(self, request: "Request") -> RequestState:
         """The request's state, made at first sight."""

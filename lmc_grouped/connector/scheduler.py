@@ -68,7 +68,16 @@ class SchedulerHalf:
         log_pools(self.tier.table, slots, self._settings.budget_bytes)
 
     def matched_tokens(self, request: "Request", local_tokens: int) -> int:
-        """Tokens beyond ``local_tokens`` that can be restored; 0 where loads are off."""
+        """Tokens beyond ``local_tokens`` that can be restored; 0 where loads are off.
+
+        Raises:
+            EngineError: no worker has reported its pools.
+        """
+        if not self.tier.is_open:
+            raise engine.EngineError(
+                "no worker has reported its KV-cache groups: this engine never passed on "
+                "get_handshake_metadata(); serve with vLLM 0.30 to 0.33"
+            )
         if not self._loads_on or not self.tier.table.groups:
             return 0
         return self.lookups.matched_tokens(request, local_tokens)

@@ -56,6 +56,14 @@ def test_a_rank_with_another_table_stops_the_scheduler_half():
         half.accept_ranks({(0, 0): other.rank_report()})
 
 
+def test_a_lookup_before_any_rank_has_reported_is_an_error():
+    request = ScriptedEngine(full_spec()).request("r", 40)
+    config = cache_config(full_spec())
+    half = SchedulerHalf(engine_config(), config)
+    with pytest.raises(EngineError, match="no worker has reported its KV-cache groups"):
+        half.matched_tokens(request, 0)
+
+
 def test_a_rank_reports_nothing_before_its_caches_are_registered():
     half = WorkerHalf(engine_config(), cache_config(full_spec()))
     assert half.rank_report() is None
