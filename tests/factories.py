@@ -6,6 +6,16 @@ from math import lcm
 from lmc_grouped.core.groups import ExcludedGroup, GroupSpec, GroupTable, Kind
 from lmc_grouped.core.hits import PageProbe
 
+A13_REPEATS = (
+    (1600, 11_910, 9_600),
+    (800, 170_123, 168_800),
+    (800, 175_321, 174_400),
+    (800, 15_999, 14_400),
+    (800, 16_000, 14_400),
+    (800, 16_001, 15_200),
+)
+"""Case A13 with one span for all groups: (span, prompt tokens, where its repeat resumes)."""
+
 
 def full(group_id: int, span: int = 16, page_bytes: int = 64, *, drafter: bool = False):
     """A full-attention group."""

@@ -128,14 +128,10 @@ def check_hybrid_manager(kv_cache_config: "KVCacheConfig", vllm_config: "VllmCon
     """
     if not vllm_config.scheduler_config.disable_hybrid_kv_cache_manager:
         return
-    from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
+    from vllm.v1.kv_cache_interface import iter_layer_specs
 
     for group in kv_cache_config.kv_cache_groups:
-        spec = group.kv_cache_spec
-        leaves = (
-            spec.kv_cache_specs.values() if isinstance(spec, UniformTypeKVCacheSpecs) else [spec]
-        )
-        for leaf in leaves:
+        for leaf in iter_layer_specs(group.kv_cache_spec):
             if getattr(leaf, "sliding_window", None) or hasattr(leaf, "mamba_cache_mode"):
                 raise EngineError(_HYBRID_OFF)
 

@@ -5,7 +5,7 @@ Which groups take part is vLLM's own word (``prefix_cacheable_group_ids``,
 out bare or inside a uniform-type wrapper alike.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from math import prod
 
 import torch
@@ -17,6 +17,7 @@ from vllm.v1.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
+    iter_layer_specs,
 )
 
 from lmc_grouped.adapters import engine
@@ -51,7 +52,7 @@ def build_group_table(
         if reason:
             excluded.append(ExcludedGroup(group_id, reason))
             continue
-        leaves = _leaves(group.kv_cache_spec)
+        leaves = iter_layer_specs(group.kv_cache_spec)
         kind = _kind(group_id, leaves)
         layers = owned_layers(kv_cache_config, group)
         stored.append(
@@ -168,13 +169,7 @@ def _reason_to_leave_out(group: KVCacheGroupSpec, is_cacheable: bool) -> str | N
     return None
 
 
-def _leaves(spec: KVCacheSpec) -> Sequence[KVCacheSpec]:
-    if isinstance(spec, UniformTypeKVCacheSpecs):
-        return tuple(spec.kv_cache_specs.values())
-    return (spec,)
-
-
-def _kind(group_id: int, leaves: Sequence[KVCacheSpec]) -> Kind:
+def _kind(group_id: int, leaves: Collection[KVCacheSpec]) -> Kind:
     kinds = {_leaf_kind(group_id, leaf) for leaf in leaves}
     if len(kinds) != 1:
         raise GroupTableError(
@@ -201,7 +196,7 @@ def _leaf_kind(group_id: int, spec: KVCacheSpec) -> Kind:
     )
 
 
-def _window_tokens(leaves: Sequence[KVCacheSpec]) -> int:
+def _window_tokens(leaves: Collection[KVCacheSpec]) -> int:
     return max(leaf.sliding_window + leaf.extra_retained_tokens for leaf in leaves)
 
 

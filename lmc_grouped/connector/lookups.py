@@ -46,13 +46,12 @@ class Lookups:
         The engine asks again every step while the request waits: the answer is
         kept as long as nothing changed, and never adds up.
         """
-        state = self._tier.state(request)
-        if state.load_failed or getattr(request, "skip_reading_prefix_cache", False):
-            self.drop_promise(state)
-            return 0
         tier = self._tier
-        if any(local_tokens % span for _, span in tier.spans()):
-            # A load would start inside a block that the engine fills itself.
+        state = tier.state(request)
+        # Where the engine's own prefix ends inside a block, it fills that block itself.
+        ends_inside = any(local_tokens % span for span in tier.span_tokens.values())
+        is_barred = state.load_failed or getattr(request, "skip_reading_prefix_cache", False)
+        if ends_inside or is_barred:
             self.drop_promise(state)
             return 0
         limit = min(request.num_tokens - 1, tier.hashed_tokens(request))
@@ -123,7 +122,7 @@ class Lookups:
         lookup = Lookup(local_tokens, limit, tier.index.version, hit)
         if lookup.external_tokens:
             refs = [
-                tier.ref(request, group.group_id, (page + 1) * group.span_tokens)
+                tier.page_ref(request, group.group_id, page)
                 for group in tier.table.groups
                 for page in needed_pages(group, local_tokens, hit.boundary_tokens)
             ]
@@ -147,7 +146,8 @@ class Lookups:
     def _probe(self, request: "Request", limit_tokens: int) -> PageProbe:
         hashes = request.block_hashes
         has, hash_tokens = self._tier.index.has, self._tier.table.hash_block_tokens
-        hashes_per_page = {group_id: span // hash_tokens for group_id, span in self._tier.spans()}
+        spans = self._tier.span_tokens
+        hashes_per_page = {group_id: span // hash_tokens for group_id, span in spans.items()}
         usable = limit_tokens // hash_tokens
 
         def probe(group_id: int, page: int) -> bool:
@@ -184,8 +184,7 @@ class Lookups:
                     return (
                         f"group {group.group_id} got a block for page {page}, which is not stored"
                     )
-                end_tokens = (page + 1) * group.span_tokens
-                refs.append(tier.ref(state.request, group.group_id, end_tokens))
+                refs.append(tier.page_ref(state.request, group.group_id, page))
             pages.append(GroupPages(group.group_id, [blocks[page] for page in wanted], []))
         return None
 

@@ -1,7 +1,7 @@
 """What the scheduler half remembers of each request, and what both its parts share."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
@@ -71,6 +71,7 @@ class Tier:
     def __init__(self, table: GroupTable, world_size: int) -> None:
         self.table = table
         self.world_size = world_size
+        self.span_tokens = {group.group_id: group.span_tokens for group in table.groups}
         self.index = PageIndex({})
         self.is_open = False
         """Whether the ranks have reported their pools."""
@@ -104,6 +105,10 @@ class Tier:
         position = page_hash_index(end_tokens, self.table.hash_block_tokens)
         return group_id, request.block_hashes[position]
 
+    def page_ref(self, request: "Request", group_id: int, page: int) -> PageRef:
+        """The key of the group's page with that index in the request."""
+        return self.ref(request, group_id, (page + 1) * self.span_tokens[group_id])
+
     def count_pages(self, verb: str, refs: Sequence[PageRef]) -> None:
         """Add pages to the counters ``{verb}_tokens`` and ``{verb}_bytes`` of their groups."""
         pages = Counter(group_id for group_id, _ in refs)
@@ -112,7 +117,3 @@ class Tier:
             if count:
                 self.stats.add(f"{verb}_tokens", count * group.span_tokens, group.group_id)
                 self.stats.add(f"{verb}_bytes", count * group.page_bytes, group.group_id)
-
-    def spans(self) -> Iterator[tuple[int, int]]:
-        """(group_id, span_tokens) of every stored group."""
-        return ((group.group_id, group.span_tokens) for group in self.table.groups)

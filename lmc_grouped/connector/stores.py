@@ -33,9 +33,7 @@ class StorePlanner:
         self._tier = tier
         self._device_blocks = device_blocks
         self._storing: dict[int, _Store] = {}
-        self._recurrent = {
-            g.group_id: g.span_tokens for g in tier.table.groups if g.kind is Kind.RECURRENT
-        }
+        self._recurrent = {g.group_id for g in tier.table.groups if g.kind is Kind.RECURRENT}
 
     def plan_step(self, scheduler_output: "SchedulerOutput") -> list[Operation]:
         """The stores of this step, to be copied after its forward pass."""
@@ -105,10 +103,9 @@ class StorePlanner:
         tables = engine.block_tables(scheduler_output, request.request_id)
         if tables is None:
             return None
-        spans = dict(self._tier.spans())
 
         def is_known(group_id: int, page: int) -> bool:
-            return index.knows(*self._tier.ref(request, group_id, (page + 1) * spans[group_id]))
+            return index.knows(*self._tier.page_ref(request, group_id, page))
 
         plan = state.cursor.plan(tables, computed, is_known)
         known = self._refs(state, plan.known)
@@ -157,7 +154,7 @@ class StorePlanner:
         if state is None:
             return "request_gone"
         hashed = self._tier.hashed_tokens(state.request)
-        if boundary_tokens % self._recurrent[group_id] or not 0 < boundary_tokens <= hashed:
+        if boundary_tokens % self._tier.span_tokens[group_id] or not 0 < boundary_tokens <= hashed:
             return "no_hash"
         if boundary_tokens % self._tier.table.alignment_tokens:
             return "off_alignment"
@@ -168,11 +165,15 @@ class StorePlanner:
         self._let_go_of_known(state)
         operations = []
         waiting: list[StateOffer] = []
+        spans = self._tier.span_tokens
         for boundary in dict.fromkeys(offer.boundary_tokens for offer in state.offers):
             offers = [offer for offer in state.offers if offer.boundary_tokens == boundary]
             pages = [
                 PlannedPage(
-                    o.group_id, boundary // self._recurrent[o.group_id] - 1, o.block_id, boundary
+                    o.group_id,
+                    boundary // spans[o.group_id] - 1,
+                    o.block_id,
+                    boundary,
                 )
                 for o in offers
             ]

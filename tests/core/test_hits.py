@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lmc_grouped.core.groups import GroupTable, Kind
 from lmc_grouped.core.hits import Hit, PageProbe, longest_hit, needed_pages, serves
-from tests.factories import CountingProbe, full, probe_of, recurrent, table_of, window
+from tests.factories import A13_REPEATS, CountingProbe, full, probe_of, recurrent, table_of, window
 
 
 def hit(table: GroupTable, pages, *, limit: int, local: int = 0) -> Hit:
@@ -102,14 +102,7 @@ def test_a11e_two_attention_spans_share_the_coarser_grid():
 
 @pytest.mark.parametrize(
     ("block", "prompt", "expected"),
-    [
-        (1600, 11_910, 9_600),
-        (800, 170_123, 168_800),
-        (800, 175_321, 174_400),
-        (800, 15_999, 14_400),
-        (800, 16_000, 14_400),
-        (800, 16_001, 15_200),
-    ],
+    A13_REPEATS,
 )
 def test_a13_a_drafter_proves_a_hit_with_one_page_more(block, prompt, expected):
     table = table_of(full(0, block, drafter=True), recurrent(1, block))

@@ -19,7 +19,7 @@ from lmc_grouped.core.retention import (
     replay_boundaries,
     resume_points,
 )
-from tests.factories import full, probe_of, recurrent, table_of, window
+from tests.factories import A13_REPEATS, full, probe_of, recurrent, table_of, window
 
 
 def states(table: GroupTable, prompt: int, retention: int | None = 0, junctions=()) -> list[int]:
@@ -31,14 +31,7 @@ def states(table: GroupTable, prompt: int, retention: int | None = 0, junctions=
 
 @pytest.mark.parametrize(
     ("block", "prompt", "resend"),
-    [
-        (1600, 11_910, 9_600),
-        (800, 170_123, 168_800),
-        (800, 175_321, 174_400),
-        (800, 15_999, 14_400),
-        (800, 16_000, 14_400),
-        (800, 16_001, 15_200),
-    ],
+    A13_REPEATS,
 )
 def test_a13_the_first_repeat_hits_the_state_that_retention_kept(block, prompt, resend):
     table = table_of(full(0, block, drafter=True), recurrent(1, block))
