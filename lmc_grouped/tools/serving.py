@@ -170,6 +170,7 @@ def _command(
     command += ["--host", "127.0.0.1", "--port", str(port)]
     command += ["--dtype", recipe.dtype, "--block-size", str(recipe.block_size_tokens)]
     command += ["--max-model-len", str(recipe.max_model_len_tokens)]
+    command += ["--mamba-ssm-cache-dtype", recipe.state_dtype]
     command += ["--enforce-eager", "--enable-prefix-caching"]
     if connector is not None:
         command += ["--kv-transfer-config", json.dumps(dict(connector))]

@@ -24,7 +24,8 @@ def main() -> int:
     recipe = MODELS[arguments.name]
     print(
         f"vllm serve {written} --dtype {recipe.dtype} --block-size {recipe.block_size_tokens}"
-        f" --max-model-len {recipe.max_model_len_tokens} --enforce-eager"
+        f" --max-model-len {recipe.max_model_len_tokens}"
+        f" --mamba-ssm-cache-dtype {recipe.state_dtype} --enforce-eager"
     )
     return 0
 
