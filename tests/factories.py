@@ -1,10 +1,12 @@
 """Builders of group tables, page sets and engine inputs for the tests."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from math import lcm
 
 from lmc_grouped.core.groups import ExcludedGroup, GroupSpec, GroupTable, Kind
 from lmc_grouped.core.hits import PageProbe
+from lmc_grouped.core.retention import PageMask
 
 A13_REPEATS = (
     (1600, 11_910, 9_600),
@@ -103,9 +105,15 @@ def nothing_known(group_id: int, page: int) -> bool:
     return False
 
 
-def plenty(group_id: int) -> int:
-    """``room_slots`` of pools that are never full."""
-    return 1 << 30
+EVERY_PAGE: defaultdict[int, PageMask] = defaultdict(lambda: PageMask(1 << 40, 1, 0, 1, ()))
+"""The masks of a cursor that keeps whatever it comes across."""
 
 
-Room = Callable[[int], int]
+def separate(room_slots: Callable[[int], int]) -> Callable[[int], tuple[int, int]]:
+    """``room`` of groups with a pool each: group_id -> slots it could give."""
+    return lambda group_id: (group_id, room_slots(group_id))
+
+
+def plenty(group_id: int) -> tuple[int, int]:
+    """``room`` of pools that are never full."""
+    return group_id, 1 << 30

@@ -121,6 +121,7 @@ def engine_config(
     speculative: Any = None,
     hybrid_manager_off: bool = False,
     context_parallel: int = 1,
+    max_model_tokens: int = 1024,
 ) -> Any:
     """The part of ``VllmConfig`` that a connector reads; the budget is exact."""
     budget = {"lmcache.max_local_cpu_size": budget_bytes / 2**30}
@@ -139,4 +140,5 @@ def engine_config(
             block_size=block_size, prefix_match_unit=hash_block, enable_prefix_caching=True
         ),
         speculative_config=speculative,
+        model_config=SimpleNamespace(max_model_len=max_model_tokens),
     )

@@ -120,6 +120,11 @@ def context_parallel(vllm_config: "VllmConfig") -> int:
     return vllm_config.parallel_config.decode_context_parallel_size
 
 
+def max_model_tokens(vllm_config: "VllmConfig") -> int:
+    """The longest request the engine serves."""
+    return vllm_config.model_config.max_model_len
+
+
 def check_hybrid_manager(kv_cache_config: "KVCacheConfig", vllm_config: "VllmConfig") -> None:
     """Refuse a hybrid model whose groups vLLM has been told to melt into one.
 
@@ -192,6 +197,11 @@ def record_junction(request: "Request", junction_tokens: int) -> bool:
         return False
     request.shared_prefix_boundary = max(request.shared_prefix_boundary or 0, junction_tokens)
     return True
+
+
+def junction(request: "Request") -> int:
+    """The junction recorded on the request, by the engine or by us; 0 where there is none."""
+    return getattr(request, "shared_prefix_boundary", None) or 0
 
 
 def host_hit_source() -> Any:

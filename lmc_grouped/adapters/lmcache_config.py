@@ -15,10 +15,13 @@ from typing import Any
 import msgspec
 
 from lmc_grouped.core.groups import GroupTable
+from lmc_grouped.core.partition import Partition
 
 CHUNK_SIZE_VARIABLE = "LMCACHE_CHUNK_SIZE"
 _OVERRIDE_PREFIX = "lmcache."
-_PARTITIONS = ("auto", "static")
+_REFERENCE_KEY = "mamba_state_slots_reference_tokens"
+RETENTION_KEY = "lmc_grouped.retention"
+_DENSE = "none"
 _UNSERVED_SETTINGS = (
     "local_disk",
     "remote_url",
@@ -44,6 +47,13 @@ class Settings:
     """Host bytes for the pools of one worker."""
     chunk_tokens: int | None
     """Store granularity when the user set ``chunk_size``; else the engine's alignment."""
+    partition: Partition = Partition.AUTO
+    """How the pools are cut."""
+    reference_tokens: int | None = None
+    """Length of the contexts to size for; else the model's maximum."""
+    has_retention: bool = False
+    """Whether ``retention_tokens`` replaces the engine's own rule."""
+    retention_tokens: int | None = None
 
 
 def read_settings(extra_config: Mapping[str, Any]) -> Settings:
@@ -54,6 +64,8 @@ def read_settings(extra_config: Mapping[str, Any]) -> Settings:
             key is unknown or a value is out of range.
     """
     overrides = _check_extra_keys(extra_config)
+    reference = extra_config.get(_REFERENCE_KEY)
+    retention = extra_config.get(RETENTION_KEY)
     config, user_set = _load_lmcache_config()
     _override(config, overrides)
     _refuse_unserved(config)
@@ -61,6 +73,10 @@ def read_settings(extra_config: Mapping[str, Any]) -> Settings:
     return Settings(
         budget_bytes=_budget_bytes(config),
         chunk_tokens=_chunk_tokens(config.chunk_size) if chunk_set else None,
+        partition=_partition(extra_config.get("cpu_group_partition", Partition.AUTO)),
+        reference_tokens=None if reference is None else _reference_tokens(reference),
+        has_retention=RETENTION_KEY in extra_config,
+        retention_tokens=None if retention is None else _retention_tokens(retention),
     )
 
 
@@ -108,21 +124,46 @@ def _valid_chunks(table: GroupTable, chunk_tokens: int, *, is_sparse: bool) -> s
 
 
 def _check_extra_keys(extra_config: Mapping[str, Any]) -> dict[str, Any]:
+    ours = ("cpu_group_partition", _REFERENCE_KEY, RETENTION_KEY)
     overrides: dict[str, Any] = {}
     for key, value in extra_config.items():
         if key.startswith(_OVERRIDE_PREFIX):
             overrides[key.removeprefix(_OVERRIDE_PREFIX)] = value
-        elif key == "cpu_group_partition":
-            if value not in _PARTITIONS:
-                raise ConfigError(
-                    f"cpu_group_partition is {value!r}; allowed are {', '.join(_PARTITIONS)}"
-                )
-        else:
+        elif key not in ours:
             raise ConfigError(
                 f"kv_connector_extra_config has the unknown key {key!r}; allowed are "
-                f"cpu_group_partition and {_OVERRIDE_PREFIX}<setting of LMCache>"
+                f"{', '.join(ours)} and {_OVERRIDE_PREFIX}<setting of LMCache>"
             )
     return overrides
+
+
+def _partition(value: Any) -> Partition:
+    try:
+        return Partition(value)
+    except ValueError:
+        raise ConfigError(
+            f"cpu_group_partition is {value!r}; allowed are {', '.join(Partition)}"
+        ) from None
+
+
+def _reference_tokens(value: Any) -> int:
+    if type(value) is not int or value <= 0:
+        raise ConfigError(
+            f"{_REFERENCE_KEY} is {value!r}; it must be a positive number of tokens, the length "
+            "of the contexts that the pools are sized for"
+        )
+    return value
+
+
+def _retention_tokens(value: Any) -> int | None:
+    if value == _DENSE:
+        return None
+    if type(value) is not int or value < 0:
+        raise ConfigError(
+            f"{RETENTION_KEY} is {value!r}; allowed are {_DENSE!r} (keep what serves every "
+            "boundary), 0 (only what serves resume points) or a number of tokens"
+        )
+    return value
 
 
 def _override(config: Any, overrides: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from lmc_grouped.adapters import engine
 from lmc_grouped.connector.messages import GroupPages, Operation
 from lmc_grouped.connector.requests import Lookup, RequestState, Tier
 from lmc_grouped.core.groups import GroupSpec, Kind
-from lmc_grouped.core.hits import PageProbe, longest_hit, needed_pages, serves
+from lmc_grouped.core.hits import longest_hit, needed_pages, serves
 from lmc_grouped.core.index import PageRef
 from lmc_grouped.core.plan import NULL_BLOCK
 
@@ -54,12 +54,12 @@ class Lookups:
         if ends_inside or is_barred:
             self.drop_promise(state)
             return 0
-        limit = min(request.num_tokens - 1, tier.hashed_tokens(request))
+        limit = min(request.num_tokens - 1, state.prefix.hashed_tokens)
         asked = (local_tokens, limit, tier.index.version)
         known = state.lookup
         if known is None or (known.local_tokens, known.limit_tokens, known.index_version) != asked:
             known = self._look_up(state, local_tokens, limit)
-        self._record_junction(request, known)
+        self._record_junction(state, known)
         return known.external_tokens
 
     def drop_promise(self, state: RequestState) -> None:
@@ -83,7 +83,8 @@ class Lookups:
         pages: list[GroupPages] = []
         refused = self._plan(state, block_ids, external_tokens, refs, pages)
         if refused is None:
-            slots = iter(tier.index.lease(_Load.owner(operation_id), refs))
+            tier.index.lease(_Load.owner(operation_id), refs)
+            slots = iter(tier.index.slots(refs))
             pages = [
                 GroupPages(p.group_id, p.block_ids, [next(slots) for _ in p.block_ids])
                 for p in pages
@@ -116,15 +117,15 @@ class Lookups:
 
     def _look_up(self, state: RequestState, local_tokens: int, limit: int) -> Lookup:
         self.drop_promise(state)
-        tier, request = self._tier, state.request
-        has = self._probe(request, limit)
+        tier, request, prefix = self._tier, state.request, state.prefix
+        has = prefix.probe(tier.index.has, limit)
         hit = longest_hit(tier.table, has, local_tokens=local_tokens, limit_tokens=limit)
         lookup = Lookup(local_tokens, limit, tier.index.version, hit)
         if lookup.external_tokens:
             refs = [
-                tier.page_ref(request, group.group_id, page)
+                prefix.ref(group.group_id, page)
                 for group in tier.table.groups
-                for page in needed_pages(group, local_tokens, hit.boundary_tokens)
+                for page in _pages_to_hold(group, local_tokens, hit.boundary_tokens)
             ]
             tier.index.lease(state.waiting_owner, refs)
             logger.debug(
@@ -137,24 +138,13 @@ class Lookups:
         state.lookup = lookup
         return lookup
 
-    def _record_junction(self, request: "Request", lookup: Lookup) -> None:
-        """Where attention reaches further than a state, the next sibling can hit."""
+    def _record_junction(self, state: RequestState, lookup: Lookup) -> None:
+        """Where attention reaches further than the other groups, the next sibling can hit."""
         junction = lookup.hit.attention_tokens
-        if self._tier.table.has_recurrent and junction > lookup.hit.boundary_tokens:
-            engine.record_junction(request, junction)
-
-    def _probe(self, request: "Request", limit_tokens: int) -> PageProbe:
-        hashes = request.block_hashes
-        has, hash_tokens = self._tier.index.has, self._tier.table.hash_block_tokens
-        spans = self._tier.span_tokens
-        hashes_per_page = {group_id: span // hash_tokens for group_id, span in spans.items()}
-        usable = limit_tokens // hash_tokens
-
-        def probe(group_id: int, page: int) -> bool:
-            position = (page + 1) * hashes_per_page[group_id]
-            return position <= usable and has(group_id, hashes[position - 1])
-
-        return probe
+        keeps_points = self._tier.rule.is_sparse or self._tier.table.has_recurrent
+        if keeps_points and junction > lookup.hit.boundary_tokens:
+            state.writer.junctions.add(junction)
+            engine.record_junction(state.request, junction)
 
     def _plan(
         self,
@@ -169,7 +159,7 @@ class Lookups:
         if lookup is None:
             return f"{external_tokens} tokens were taken without a lookup"
         boundary = lookup.local_tokens + external_tokens
-        has = self._probe(state.request, lookup.limit_tokens)
+        has = state.prefix.probe(tier.index.has, lookup.limit_tokens)
         if boundary != lookup.hit.boundary_tokens and not serves(
             tier.table, has, lookup.local_tokens, boundary
         ):
@@ -184,9 +174,15 @@ class Lookups:
                     return (
                         f"group {group.group_id} got a block for page {page}, which is not stored"
                     )
-                refs.append(tier.page_ref(state.request, group.group_id, page))
+                refs.append(state.prefix.ref(group.group_id, page))
             pages.append(GroupPages(group.group_id, [blocks[page] for page in wanted], []))
         return None
+
+
+def _pages_to_hold(group: GroupSpec, local_tokens: int, boundary_tokens: int) -> range:
+    """Pages to lease for a hit: the last page of a full group holds those before it."""
+    pages = needed_pages(group, local_tokens, boundary_tokens)
+    return pages[-1:] if group.kind is Kind.FULL else pages
 
 
 def _pages_to_fill(

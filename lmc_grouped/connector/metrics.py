@@ -23,7 +23,8 @@ _COUNTERS = {
     "failed_stores": "Stores that a rank could not carry out",
 }
 _GROUP_GAUGES = {
-    "resident_slots": "Slots of the group's pool that hold a page",
+    "resident_slots": "Slots that hold a page of the group",
+    "useless_slots": "Slots of the group's pool whose page nothing can use: the next to leave",
     "capacity_slots": "Slots of the group's pool",
 }
 NOT_STORED = {
@@ -32,6 +33,7 @@ NOT_STORED = {
     "request_gone": "the request ended or was preempted while its state waited for room",
     "no_hash": "the state does not end on a full block of the group",
     "off_alignment": "the state ends between two boundaries at which a hit may end",
+    "not_retained": "the retention rule keeps no state at that boundary",
     "device_pressure": "the engine needed the blocks of states that waited for room",
     "store_failed": "a rank could not copy the page",
 }

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,9 @@ from lmc_grouped.connector.metrics import GroupedStats
 from lmc_grouped.core.groups import GroupTable
 from lmc_grouped.core.hits import Hit
 from lmc_grouped.core.index import PageIndex, PageRef
-from lmc_grouped.core.plan import StoreCursor, page_hash_index
+from lmc_grouped.core.prefix import Prefix
+from lmc_grouped.core.rule import RetentionRule
+from lmc_grouped.core.writer import PrefixWriter
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -45,33 +47,27 @@ class RequestState:
     """One request known to the scheduler half."""
 
     request: "Request"
-    cursor: StoreCursor
+    prefix: Prefix
+    writer: PrefixWriter
     lookup: Lookup | None = None
     load_failed: bool = False
     """A load for it failed: it is recomputed, never promised again."""
     offers: list[StateOffer] = field(default_factory=list)
     """States waiting for room; their device blocks are pinned."""
-    stalled_at: int | None = None
-    """The index's release count when its pages last found no room."""
 
     @property
     def waiting_owner(self) -> str:
         """Lease owner of the promised pages."""
         return f"wait:{self.request.request_id}"
 
-    @property
-    def running_owner(self) -> str:
-        """Lease owner of the request's own prefix while it runs."""
-        return f"run:{self.request.request_id}"
-
 
 class Tier:
-    """The host tier as the scheduler sees it: table, index, counters, operation ids."""
+    """The host tier as the scheduler sees it: groups, index, counters, operation ids."""
 
-    def __init__(self, table: GroupTable, world_size: int) -> None:
-        self.table = table
+    def __init__(self, rule: RetentionRule, world_size: int) -> None:
+        self.rule = rule
         self.world_size = world_size
-        self.span_tokens = {group.group_id: group.span_tokens for group in table.groups}
+        self.span_tokens = {group.group_id: group.span_tokens for group in rule.table.groups}
         self.index = PageIndex({})
         self.is_open = False
         """Whether the ranks have reported their pools."""
@@ -79,35 +75,39 @@ class Tier:
         self.requests: dict[str, RequestState] = {}
         self._operation_ids = count(1)
 
-    def set_pools(self, slots_by_group: Mapping[int, int]) -> None:
-        """Start an empty index over pools that every rank can hold."""
-        self.index = PageIndex(slots_by_group)
+    @property
+    def table(self) -> GroupTable:
+        """The groups."""
+        return self.rule.table
+
+    def open(
+        self, table: GroupTable, slots_by_group: Mapping[int, int], *, share_rows: bool
+    ) -> None:
+        """Start an empty index over pools that every rank can hold.
+
+        Args:
+            table: the groups, with the page bytes that a rank has reported.
+            slots_by_group: slots of each group.
+            share_rows: whether all groups take their slots from the same rows.
+        """
+        self.rule = replace(self.rule, table=table)
+        self.index = PageIndex(slots_by_group, shared=share_rows)
         self.is_open = True
 
     def state(self, request: "Request") -> RequestState:
         """The request's state, made at first sight."""
         known = self.requests.get(request.request_id)
         if known is None:
-            known = RequestState(request, StoreCursor(self.table))
+            prefix = Prefix(self.table, request.block_hashes)
+            owner = f"run:{request.request_id}"
+            writer = PrefixWriter(self.index, self.rule, prefix, owner, request.num_prompt_tokens)
+            known = RequestState(request, prefix, writer)
             self.requests[request.request_id] = known
         return known
 
     def next_operation_id(self) -> int:
         """An id no operation had before."""
         return next(self._operation_ids)
-
-    def hashed_tokens(self, request: "Request") -> int:
-        """Tokens of the request that block hashes cover."""
-        return len(request.block_hashes) * self.table.hash_block_tokens
-
-    def ref(self, request: "Request", group_id: int, end_tokens: int) -> PageRef:
-        """The key of the group's page that ends at ``end_tokens``."""
-        position = page_hash_index(end_tokens, self.table.hash_block_tokens)
-        return group_id, request.block_hashes[position]
-
-    def page_ref(self, request: "Request", group_id: int, page: int) -> PageRef:
-        """The key of the group's page with that index in the request."""
-        return self.ref(request, group_id, (page + 1) * self.span_tokens[group_id])
 
     def count_pages(self, verb: str, refs: Sequence[PageRef]) -> None:
         """Add pages to the counters ``{verb}_tokens`` and ``{verb}_bytes`` of their groups."""

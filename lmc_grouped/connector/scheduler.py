@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +15,7 @@ from lmc_grouped.connector.requests import Tier
 from lmc_grouped.connector.setup import agree, log_pools, prepare
 from lmc_grouped.connector.stores import StorePlanner
 from lmc_grouped.core.groups import GroupTable
+from lmc_grouped.core.partition import Partition
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -33,11 +35,11 @@ class SchedulerHalf:
         assert transfer_config is not None
         self._stores_on = transfer_config.is_kv_producer
         self._loads_on = transfer_config.is_kv_consumer
-        self._settings = setup.settings
+        self._setup = setup
         self._vllm_config = vllm_config
         self._has_stepped = False
         self._evicted_pages: dict[int, int] = {}
-        self.tier = Tier(setup.table, vllm_config.parallel_config.world_size)
+        self.tier = Tier(setup.rule, vllm_config.parallel_config.world_size)
         self.lookups = Lookups(self.tier)
         self.stores: StorePlanner | None = None
         self._acknowledged: dict[int, int] = {}
@@ -54,7 +56,6 @@ class SchedulerHalf:
             GroupTableError: the ranks and the scheduler do not see the same groups.
         """
         slots = agree(self.tier.table, reports)
-        self.tier.set_pools(slots)
         rank_tables = [GroupTable.from_json(report.table_json) for report in reports.values()]
         # Only a rank knows its page bytes: the scheduler's specs are unwrapped copies.
         # A drafter is marked where its layers are, with pipeline stages on the last rank.
@@ -64,8 +65,9 @@ class SchedulerHalf:
                 self.tier.table.groups, *(table.groups for table in rank_tables), strict=True
             )
         )
-        self.tier.table = msgspec.structs.replace(self.tier.table, groups=groups)
-        log_pools(self.tier.table, slots, self._settings.budget_bytes)
+        table = msgspec.structs.replace(self.tier.table, groups=groups)
+        self.tier.open(table, slots, share_rows=self._setup.partition is Partition.OFF)
+        log_pools(replace(self._setup, table=table), slots)
 
     def matched_tokens(self, request: "Request", local_tokens: int) -> int:
         """Tokens beyond ``local_tokens`` that can be restored; 0 where loads are off.
@@ -146,7 +148,8 @@ class SchedulerHalf:
         if stats.is_empty():
             return None
         for group_id, pool in residency.items():
-            stats.set("resident_slots", pool.resident_slots, group_id)
+            stats.set("resident_slots", pool.resident_pages, group_id)
+            stats.set("useless_slots", pool.useless_slots, group_id)
             stats.set("capacity_slots", pool.capacity_slots, group_id)
         self.tier.stats = GroupedStats()
         return stats

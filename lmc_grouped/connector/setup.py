@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 from lmc_grouped.adapters import engine, lmcache_config, vllm_groups
 from lmc_grouped.connector.messages import RankReport
+from lmc_grouped.core.capacity import (
+    context_pages,
+    largest_page_bytes,
+    least_budget_bytes,
+    shared_rows,
+    starvations,
+)
 from lmc_grouped.core.groups import GroupTable, GroupTableError
+from lmc_grouped.core.partition import Partition, cut
+from lmc_grouped.core.retention import RetentionError
+from lmc_grouped.core.rule import RetentionRule
+from lmc_grouped.core.sizing import PoolPlan, Sizer, check_recurrent, gigabytes_up
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -18,10 +29,33 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The group table and the settings of one half."""
+    """The groups, and how one half is to keep them."""
 
     table: GroupTable
-    settings: lmcache_config.Settings
+    budget_bytes: int
+    """Host bytes of one worker."""
+    partition: Partition
+    retention_tokens: int | None
+    reference_tokens: int
+
+    @property
+    def rule(self) -> RetentionRule:
+        """What is kept of requests."""
+        return RetentionRule(self.table, self.retention_tokens)
+
+    def cut(self) -> PoolPlan:
+        """The pools of this worker.
+
+        Raises:
+            BudgetError: the budget is below one page of every group.
+        """
+        return cut(
+            self.table,
+            self.budget_bytes,
+            partition=self.partition,
+            retention_tokens=self.retention_tokens,
+            reference_tokens=self.reference_tokens,
+        )
 
 
 def prepare(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Setup:
@@ -42,9 +76,27 @@ def prepare(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Setu
         context_parallel=engine.context_parallel(vllm_config),
         drafter_groups=engine.drafter_groups(kv_cache_config, vllm_config),
     )
-    is_sparse = kv_cache_config.prefix_cache_retention_interval is not None
+    engine_retention = kv_cache_config.prefix_cache_retention_interval
+    is_sparse = engine_retention is not None
     table = lmcache_config.with_chunks(table, settings.chunk_tokens, is_sparse=is_sparse)
-    return Setup(table, settings)
+    check_recurrent(table)
+    setup = Setup(
+        table,
+        settings.budget_bytes,
+        settings.partition,
+        settings.retention_tokens if settings.has_retention else engine_retention,
+        settings.reference_tokens or engine.max_model_tokens(vllm_config),
+    )
+    try:
+        _ = setup.rule
+    except RetentionError as error:
+        key = (
+            lmcache_config.RETENTION_KEY
+            if settings.has_retention
+            else "prefix_cache_retention_interval"
+        )
+        raise lmcache_config.ConfigError(f"{key}: {error}") from error
+    return setup
 
 
 def agree(table: GroupTable, reports: Mapping[tuple[int, int], RankReport]) -> dict[int, int]:
@@ -65,29 +117,76 @@ def agree(table: GroupTable, reports: Mapping[tuple[int, int], RankReport]) -> d
     }
 
 
-def log_pools(table: GroupTable, slots_by_group: Mapping[int, int], budget_bytes: int) -> None:
+def log_pools(setup: Setup, slots_by_group: Mapping[int, int]) -> None:
     """One line per group and one for the total, as one rank sees them."""
-    used_bytes = 0
+    table = setup.table
+    for left_out in table.excluded:
+        logger.info("lmc_grouped group %d: not stored (%s)", left_out.group_id, left_out.reason)
+    if not table.groups:
+        logger.warning("lmc_grouped: no group of this model can be stored; every lookup will miss")
+        return
+    sizer = Sizer(table, setup.retention_tokens, setup.reference_tokens)
+    covered = sizer.tokens_covered(slots_by_group)
     for group in table.groups:
-        slots = slots_by_group[group.group_id]
-        used_bytes += slots * group.page_bytes
         logger.info(
             "lmc_grouped group %d: %s, %d layers, page %d bytes, %d slots of %d tokens, %d tokens",
             group.group_id,
             group.kind,
             len(group.layers),
             group.page_bytes,
-            slots,
+            slots_by_group[group.group_id],
             group.span_tokens,
-            slots * group.span_tokens,
+            covered[group.group_id],
         )
-    for left_out in table.excluded:
-        logger.info("lmc_grouped group %d: not stored (%s)", left_out.group_id, left_out.reason)
-    if not table.groups:
-        logger.warning("lmc_grouped: no group of this model can be stored; every lookup will miss")
+    used_bytes, contexts = _worth(setup, slots_by_group)
     logger.info(
-        "lmc_grouped: %d of %d bytes per worker, hits end every %d tokens",
+        "lmc_grouped: %d of %d bytes per worker, partition %s, retention %s, "
+        "%d contexts of %d tokens, hits end every %d tokens",
         used_bytes,
-        budget_bytes,
+        setup.budget_bytes,
+        setup.partition,
+        "none" if setup.retention_tokens is None else setup.retention_tokens,
+        contexts,
+        setup.reference_tokens,
         table.alignment_tokens,
+    )
+    if contexts == 0:
+        _warn_too_small(setup, sizer)
+    elif setup.partition is not Partition.OFF:
+        for starved in starvations(
+            table, slots_by_group, setup.retention_tokens, setup.reference_tokens
+        ):
+            logger.info("lmc_grouped: %s", starved)
+
+
+def _worth(setup: Setup, slots_by_group: Mapping[int, int]) -> tuple[int, int]:
+    """Bytes used on one rank, and contexts of the reference length held at once."""
+    table = setup.table
+    context = context_pages(table, setup.reference_tokens, setup.retention_tokens)
+    if setup.partition is not Partition.OFF:
+        used_bytes = sum(slots_by_group[g.group_id] * g.page_bytes for g in table.groups)
+        return used_bytes, context.contexts(slots_by_group)
+    row_bytes = largest_page_bytes(table.groups)
+    rows = shared_rows(context, min(slots_by_group.values()) * row_bytes, row_bytes)
+    return rows.used_bytes, rows.contexts
+
+
+def _warn_too_small(setup: Setup, sizer: Sizer) -> None:
+    """Not one context of the reference length fits: say what would."""
+    context = context_pages(setup.table, setup.reference_tokens, setup.retention_tokens)
+    if not context.is_restorable:
+        logger.warning(
+            "lmc_grouped: no context of %d tokens can be restored: hits end every %d tokens",
+            setup.reference_tokens,
+            setup.table.alignment_tokens,
+        )
+        return
+    needed = least_budget_bytes(sizer, context)
+    if setup.partition is Partition.OFF:
+        needed = sum(context.pages_by_group.values()) * largest_page_bytes(setup.table.groups)
+    logger.warning(
+        "lmc_grouped: not one context of %d tokens fits; set max_local_cpu_size to at least "
+        "%.6f GB, or size for shorter ones with mamba_state_slots_reference_tokens",
+        setup.reference_tokens,
+        gigabytes_up(needed),
     )

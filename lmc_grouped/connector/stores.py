@@ -1,7 +1,6 @@
 """Stores: what each step writes to the host tier, and why something was not written."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from lmc_grouped.connector.messages import GroupPages, Operation
 from lmc_grouped.connector.requests import RequestState, StateOffer, Tier
 from lmc_grouped.core.groups import Kind
 from lmc_grouped.core.index import PageRef
-from lmc_grouped.core.plan import PlannedPage, fit
+from lmc_grouped.core.writer import PageStore
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -64,21 +63,23 @@ class StorePlanner:
         self._tier.index.abort(operation_id)
         self._tier.stats.add("failed_stores", 1)
         self._count_not_stored("store_failed", len(store.refs))
+        state = self._tier.requests.get(store.request_id)
+        if state is not None:
+            state.writer.is_broken = True
 
     def restart(self, state: RequestState) -> None:
         """The request got a new table: its prefix is planned again from the start."""
         self.drop_offers(state, "request_gone")
-        self._tier.index.release(state.running_owner)
-        state.cursor.rewind()
-        state.stalled_at = None
+        state.writer.restart()
 
     def forget(self, state: RequestState) -> None:
         """The request has ended: what still waited for room is dropped and counted."""
         self.drop_offers(state, "request_gone")
-        if state.stalled_at is not None:
-            left = state.cursor.pages_left(self._computed_tokens(state, 0))
-            self._count_not_stored("no_room", left)
-        self._tier.index.release(state.running_owner)
+        reason = "store_failed" if state.writer.is_broken else "no_room"
+        if state.writer.is_stalled or state.writer.is_broken:
+            left = state.writer.pages_left(self._computed_tokens(state, 0))
+            self._count_not_stored(reason, left)
+        state.writer.finish()
 
     def drop_offers(self, state: RequestState, reason: str) -> None:
         """Give up the states that wait for room, and say why."""
@@ -91,43 +92,23 @@ class StorePlanner:
         """Tokens whose cache is written once this step's forward pass is over."""
         request = state.request
         computed = request.num_computed_tokens + new_tokens
-        return min(computed, request.num_tokens, self._tier.hashed_tokens(request))
+        return min(computed, request.num_tokens, state.prefix.hashed_tokens)
 
     def _plan_tables(
         self, scheduler_output: "SchedulerOutput", state: RequestState, new_tokens: int
     ) -> Operation | None:
-        index, request = self._tier.index, state.request
         computed = self._computed_tokens(state, new_tokens)
-        if state.stalled_at == index.releases or not state.cursor.is_due(computed):
+        if not state.writer.is_due(computed):
             return None
-        tables = engine.block_tables(scheduler_output, request.request_id)
+        tables = engine.block_tables(scheduler_output, state.request.request_id)
         if tables is None:
             return None
-
-        def is_known(group_id: int, page: int) -> bool:
-            return index.knows(*self._tier.page_ref(request, group_id, page))
-
-        plan = state.cursor.plan(tables, computed, is_known)
-        known = self._refs(state, plan.known)
-
-        def room_slots(group_id: int) -> int:
-            # The request's own prefix must not make room for its end.
-            return index.room_slots(
-                group_id, [hash_ for group, hash_ in known if group == group_id]
-            )
-
-        pages, limit = fit(plan.new, computed, room_slots)
-        kept = [page for page in plan.known if page.end_tokens <= limit]
-        index.lease(state.running_owner, self._refs(state, kept))
-        self._count_not_stored("null_block", sum(p.end_tokens <= limit for p in plan.null))
-        state.cursor.advance(limit)
-        state.stalled_at = index.releases if limit < computed else None
-        if not pages:
-            return None
-        operation = self._reserve(state, pages)
-        assert operation is not None, "fit() promised room"
-        index.lease(state.running_owner, self._refs(state, pages))
-        return operation
+        junction = engine.junction(state.request)
+        if junction:
+            state.writer.junctions.add(junction)
+        store, null_pages = state.writer.plan_pages(tables, computed, self._tier.next_operation_id)
+        self._count_not_stored("null_block", null_pages)
+        return self._operation(state, store) if store else None
 
     def _take_offers(self, scheduler_output: "SchedulerOutput") -> None:
         """Attach this step's handed-off states to their requests."""
@@ -142,7 +123,7 @@ class StorePlanner:
                     continue
                 assert state is not None
                 offer = StateOffer(group_id, block_id, boundary)
-                ref = self._tier.ref(state.request, group_id, boundary)
+                ref = self._state_ref(state, offer)
                 if offer in state.offers or self._tier.index.knows(*ref):
                     continue
                 self._device_blocks.pin(block_id)
@@ -153,11 +134,13 @@ class StorePlanner:
     ) -> str | None:
         if state is None:
             return "request_gone"
-        hashed = self._tier.hashed_tokens(state.request)
+        hashed = state.prefix.hashed_tokens
         if boundary_tokens % self._tier.span_tokens[group_id] or not 0 < boundary_tokens <= hashed:
             return "no_hash"
         if boundary_tokens % self._tier.table.alignment_tokens:
             return "off_alignment"
+        if not state.writer.keeps_state(group_id, boundary_tokens):
+            return "not_retained"
         return None
 
     def _plan_offers(self, state: RequestState) -> list[Operation]:
@@ -165,23 +148,14 @@ class StorePlanner:
         self._let_go_of_known(state)
         operations = []
         waiting: list[StateOffer] = []
-        spans = self._tier.span_tokens
         for boundary in dict.fromkeys(offer.boundary_tokens for offer in state.offers):
             offers = [offer for offer in state.offers if offer.boundary_tokens == boundary]
-            pages = [
-                PlannedPage(
-                    o.group_id,
-                    boundary // spans[o.group_id] - 1,
-                    o.block_id,
-                    boundary,
-                )
-                for o in offers
-            ]
-            operation = self._reserve(state, pages)
-            if operation is None:
+            blocks = {offer.group_id: offer.block_id for offer in offers}
+            store = state.writer.plan_states(boundary, blocks, self._tier.next_operation_id)
+            if store is None:
                 waiting += offers
                 continue
-            operations.append(operation)
+            operations.append(self._operation(state, store))
             for offer in offers:
                 self._device_blocks.unpin(offer.block_id)
         state.offers = waiting
@@ -193,37 +167,34 @@ class StorePlanner:
         """Unpin states that another request, or another block, has brought meanwhile."""
         wanted: dict[PageRef, StateOffer] = {}
         for offer in state.offers:
-            ref = self._tier.ref(state.request, offer.group_id, offer.boundary_tokens)
+            ref = self._state_ref(state, offer)
             if ref in wanted or self._tier.index.knows(*ref):
                 self._device_blocks.unpin(offer.block_id)
             else:
                 wanted[ref] = offer
         state.offers = list(wanted.values())
 
-    def _reserve(self, state: RequestState, pages: Sequence[PlannedPage]) -> Operation | None:
-        operation_id = self._tier.next_operation_id()
-        refs = self._refs(state, pages)
-        slots = self._tier.index.reserve(operation_id, refs)
-        if slots is None:
-            return None
+    def _state_ref(self, state: RequestState, offer: StateOffer) -> PageRef:
+        page = offer.boundary_tokens // self._tier.span_tokens[offer.group_id] - 1
+        return state.prefix.ref(offer.group_id, page)
+
+    def _operation(self, state: RequestState, store: PageStore) -> Operation:
+        """The store as the workers get it."""
         by_group: dict[int, GroupPages] = {}
-        for page, slot in zip(pages, slots, strict=True):
+        for page, slot in zip(store.pages, store.slots, strict=True):
             group = by_group.setdefault(page.group_id, GroupPages(page.group_id, [], []))
             group.block_ids.append(page.block_id)
             group.slots.append(slot)
         request_id = state.request.request_id
-        self._storing[operation_id] = _Store(request_id, tuple(refs))
+        self._storing[store.operation_id] = _Store(request_id, store.refs)
         logger.debug(
             "request %s: store %d pages of groups %s up to token %d",
             request_id,
-            len(pages),
+            len(store.pages),
             list(by_group),
-            max(page.end_tokens for page in pages),
+            max(page.end_tokens for page in store.pages),
         )
-        return Operation(operation_id, request_id, tuple(by_group.values()))
-
-    def _refs(self, state: RequestState, pages: Sequence[PlannedPage]) -> list[PageRef]:
-        return [self._tier.ref(state.request, p.group_id, p.end_tokens) for p in pages]
+        return Operation(store.operation_id, request_id, tuple(by_group.values()))
 
     def _count_not_stored(self, reason: str, pages: int) -> None:
         if pages:

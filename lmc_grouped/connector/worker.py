@@ -8,7 +8,7 @@ import torch
 from lmc_grouped.adapters import vllm_groups
 from lmc_grouped.connector.messages import Operation, RankReport, StepMetadata, StepReport
 from lmc_grouped.connector.setup import prepare
-from lmc_grouped.core.sizing import PoolPlan, solve
+from lmc_grouped.core.sizing import PoolPlan
 from lmc_grouped.host.region import HostRegion, PoolShape
 from lmc_grouped.transfer.pages import PageCopier, TransferError
 
@@ -23,10 +23,9 @@ class WorkerHalf:
     """One per rank, in its worker process."""
 
     def __init__(self, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
-        setup = prepare(vllm_config, kv_cache_config)
-        self.table = setup.table
+        self._setup = prepare(vllm_config, kv_cache_config)
+        self.table = self._setup.table
         self._kv_cache_config = kv_cache_config
-        self._budget_bytes = setup.settings.budget_bytes
         self._plan: PoolPlan | None = None
         self.region: HostRegion | None = None
         self.copiers: dict[int, PageCopier] = {}
@@ -47,10 +46,11 @@ class WorkerHalf:
             group.group_id: vllm_groups.layer_byte_views(self._kv_cache_config, group, kv_caches)
             for group in table.groups
         }
-        self._plan = solve(table, self._budget_bytes)
+        self._plan = self._setup.cut()
         slots = self._plan.slots_by_group
         self.region = HostRegion(
-            {g.group_id: PoolShape(slots[g.group_id], g.page_bytes) for g in table.groups}
+            {g.group_id: PoolShape(slots[g.group_id], g.page_bytes) for g in table.groups},
+            row_bytes=self._plan.row_bytes,
         )
         self.copiers = {
             group_id: PageCopier(

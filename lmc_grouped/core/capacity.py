@@ -114,6 +114,46 @@ def starved_below_tokens(
 
 
 @dataclass(frozen=True, slots=True)
+class Starvation:
+    """Groups of one kind that run out of slots before the full groups do."""
+
+    kind: Kind
+    group_ids: tuple[int, ...]
+    slots: int
+    """Of each of these groups."""
+    below_tokens: int
+    """Contexts up to about this length use them up first."""
+
+    def __str__(self) -> str:
+        what = "states" if self.kind is Kind.RECURRENT else "window tails"
+        return (
+            f"contexts of up to about {self.below_tokens:,} tokens run out of {what} first: "
+            f"{self.slots:,} slots in group {', '.join(map(str, self.group_ids))}"
+        )
+
+
+def starvations(
+    table: GroupTable,
+    slots_by_group: Mapping[int, int],
+    retention_tokens: int | None,
+    reference_tokens: int,
+) -> list[Starvation]:
+    """Groups whose fixed number of slots runs out before the token pages."""
+    by_answer: dict[tuple[Kind, int, int], list[int]] = {}
+    for group in table.groups:
+        below = starved_below_tokens(
+            table, slots_by_group, group, retention_tokens, reference_tokens
+        )
+        if below:
+            answer = (group.kind, slots_by_group[group.group_id], below)
+            by_answer.setdefault(answer, []).append(group.group_id)
+    return [
+        Starvation(kind, tuple(group_ids), slots, below)
+        for (kind, slots, below), group_ids in by_answer.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class RowPlan:
     """The shared-row layout: every page of every group takes one row of the same size."""
 

@@ -1,12 +1,16 @@
 """Hit composition: the longest boundary that every group can serve."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from lmc_grouped.core.groups import GroupSpec, GroupTable, Kind
 
 PageProbe = Callable[[int, int], bool]
-"""``has(group_id, page_index)``: whether the tier holds that page, readable now."""
+"""``has(group_id, page_index)``: whether the tier holds that page, readable now.
+
+The pages that a full-attention group holds of a prompt have no holes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +104,9 @@ def _best_boundary(
     if boundary + proof > limit_tokens:
         boundary = (limit_tokens - proof) // align * align
     if group.kind is Kind.FULL:
-        for page in range(local_tokens // span, (boundary + proof) // span):
-            if not has(group.group_id, page):
-                return max(local_tokens, (page * span - proof) // align * align)
-        return max(local_tokens, boundary)
+        first, stop = local_tokens // span, (boundary + proof) // span
+        held = bisect_left(range(stop), True, first, key=lambda page: not has(group.group_id, page))
+        return max(local_tokens, min(boundary, (held * span - proof) // align * align))
     while boundary > local_tokens:
         missing = _highest_missing(group, has, local_tokens, boundary, proof)
         if missing is None:

@@ -3,87 +3,57 @@
 One index lives in the scheduler process and speaks for every worker: slot
 ``s`` of group ``g`` is the same page on all of them. A page is visible to
 lookups only after ``commit``, that is after every rank has confirmed its copy.
+
+Every page of a prefix leans on the page before it and cannot outlive it, so
+the pages that a full-attention group holds of a prompt have no holes.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from lmc_grouped.core.eviction import form_family, hold, lean, leave, unhold
+from lmc_grouped.core.room import Page, Room
 
 PageRef = tuple[int, bytes]
 """(group_id, block hash): the key of one page."""
 
-
-class _Page:
-    """One page: where it lies and who holds it."""
-
-    __slots__ = ("block_hash", "gone", "pins", "ready", "slot")
-
-    def __init__(self, block_hash: bytes, slot: int) -> None:
-        self.block_hash = block_hash
-        self.slot = slot
-        self.pins = 0
-        self.ready = False
-        self.gone = False
+Chain = tuple[int, Sequence[bytes]]
+"""(group_id, block hashes of pages that follow one another, ascending)."""
 
 
-class _Pool:
-    """The slots of one group. A page is in ``idle`` when nothing holds it."""
+class NewPage(NamedTuple):
+    """A page to reserve a slot for."""
 
-    __slots__ = ("capacity_slots", "evicted_pages", "free", "idle", "pages")
+    group_id: int
+    block_hash: bytes
+    previous: bytes | None = None
+    """The page before it, without which it is of no use; ``None`` where it needs none."""
 
-    def __init__(self, capacity_slots: int) -> None:
-        self.capacity_slots = capacity_slots
-        self.free = list(range(capacity_slots - 1, -1, -1))
-        self.pages: dict[bytes, _Page] = {}
-        self.idle: OrderedDict[bytes, _Page] = OrderedDict()
+
+class Pool:
+    """The pages of one group."""
+
+    __slots__ = ("evicted_pages", "pages", "room")
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.pages: dict[bytes, Page] = {}
         self.evicted_pages = 0
-
-    def take_slot(self) -> int:
-        """A free slot; the longest idle page leaves when there is none."""
-        if self.free:
-            return self.free.pop()
-        block_hash, page = self.idle.popitem(last=False)
-        del self.pages[block_hash]
-        self.evicted_pages += 1
-        return page.slot
-
-    def pin(self, page: _Page) -> None:
-        page.pins += 1
-        self.idle.pop(page.block_hash, None)
-
-    def unpin(self, page: _Page) -> None:
-        page.pins -= 1
-        if page.pins:
-            return
-        if page.gone:
-            self.free.append(page.slot)
-        else:
-            self.idle[page.block_hash] = page
-
-    def forget(self, page: _Page) -> None:
-        """Make ``page`` invisible; its slot is free once nothing holds it."""
-        if page.gone:
-            return
-        page.gone = True
-        del self.pages[page.block_hash]
-        if page.pins == 0:
-            del self.idle[page.block_hash]
-            self.free.append(page.slot)
 
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """What one group's pool holds, in slots and pages."""
+    """What one group's pool holds. With shared rows the slots are those of all groups."""
 
     capacity_slots: int
     free_slots: int
-    idle_slots: int
+    useless_slots: int
+    """Slots whose page nothing can use: the next to leave."""
+    resident_pages: int
+    """Pages of this group, being written or readable."""
     evicted_pages: int
-
-    @property
-    def resident_slots(self) -> int:
-        """Slots that hold a page, being written or readable."""
-        return self.capacity_slots - self.free_slots
 
 
 class PageIndex:
@@ -91,12 +61,18 @@ class PageIndex:
 
     Args:
         slots_by_group: group_id -> number of slots in that group's own pool.
+        shared: the groups take their slots from one room, of as many slots as
+            the smallest number given.
     """
 
-    def __init__(self, slots_by_group: Mapping[int, int]) -> None:
-        self._pools = {group_id: _Pool(slots) for group_id, slots in slots_by_group.items()}
-        self._writing: dict[int, list[tuple[_Pool, _Page]]] = {}
-        self._leases: dict[str, list[tuple[_Pool, _Page]]] = {}
+    def __init__(self, slots_by_group: Mapping[int, int], *, shared: bool = False) -> None:
+        common = Room(min(slots_by_group.values(), default=0))
+        self._pools = {
+            group_id: Pool(common if shared else Room(slots))
+            for group_id, slots in slots_by_group.items()
+        }
+        self._writing: dict[int, list[Page]] = {}
+        self._leases: dict[str, list[Page]] = {}
         self.version = 0
         """Changes whenever an answer of ``has`` may have changed."""
         self.releases = 0
@@ -111,110 +87,180 @@ class PageIndex:
         """Whether the page is readable or being written: no need to store it."""
         return block_hash in self._pools[group_id].pages
 
-    def room_slots(self, group_id: int, keep: Iterable[bytes] = ()) -> int:
-        """Slots that a reservation could get now without evicting the pages ``keep``."""
-        pool = self._pools[group_id]
-        return len(pool.free) + len(pool.idle) - sum(block_hash in pool.idle for block_hash in keep)
+    def room_slots(self, group_id: int) -> int:
+        """Slots that a reservation could get now."""
+        return self._pools[group_id].room.available_slots
 
-    def reserve(self, operation_id: int, pages: Sequence[PageRef]) -> list[int] | None:
+    def room(self, group_id: int) -> tuple[Room, int]:
+        """The room the group takes its slots from, and how many that could give now."""
+        room = self._pools[group_id].room
+        return room, room.available_slots
+
+    def slots(self, pages: Iterable[PageRef]) -> list[int]:
+        """The slot of each page, in order; ``KeyError`` for one that is not known."""
+        return [self._pools[group_id].pages[block_hash].slot for group_id, block_hash in pages]
+
+    def reserve(self, operation_id: int, pages: Sequence[NewPage]) -> list[int] | None:
         """Take a slot for every page, or change nothing.
 
-        The pages must not be known yet and must not repeat.
+        The pages must not be known yet and must not repeat. A previous page is
+        held by somebody, or comes earlier in ``pages``.
 
         Returns:
             One slot per page, in order; ``None`` when some group has no room.
         """
-        wanted: dict[int, int] = {}
-        for group_id, _ in pages:
-            wanted[group_id] = wanted.get(group_id, 0) + 1
-        if any(self.room_slots(group_id) < count for group_id, count in wanted.items()):
+        wanted: dict[Room, int] = {}
+        for new in pages:
+            room = self._pools[new.group_id].room
+            wanted[room] = wanted.get(room, 0) + 1
+        if any(room.available_slots < count for room, count in wanted.items()):
             return None
-        held: list[tuple[_Pool, _Page]] = []
-        for group_id, block_hash in pages:
+        held: list[Page] = []
+        self._writing[operation_id] = held
+        for group_id, block_hash, previous in pages:
             pool = self._pools[group_id]
             assert block_hash not in pool.pages, "a known page was reserved again"
-            if not pool.free:
-                self.version += 1
-            page = _Page(block_hash, pool.take_slot())
-            page.pins = 1
+            page = Page(pool, block_hash)
+            if previous is not None:
+                before = pool.pages[previous]
+                assert before.holds, "a page was reserved behind one that may leave"
+                lean(page, before)
+            hold(page)
+            page.slot = self._take_slot(pool.room)
             pool.pages[block_hash] = page
-            held.append((pool, page))
-        self._writing[operation_id] = held
-        return [page.slot for _, page in held]
+            held.append(page)
+        return [page.slot for page in held]
 
     def commit(self, operation_id: int) -> None:
-        """Make the operation's pages readable: every rank has confirmed its copy."""
+        """Make the operation's pages readable: every rank has confirmed its copy.
+
+        Operations end in the order in which they were reserved.
+        """
         held = self._writing.pop(operation_id)
-        for _, page in held:
+        for page in held:
+            assert page.gone or page.previous is None or page.previous.ready
             page.ready = True
-        self._unpin(held)
+        self._let_go(held)
         self.version += 1
 
     def abort(self, operation_id: int) -> None:
-        """Give the operation's slots back; its pages were never readable."""
+        """Give the operation's slots back, and those of pages that lean on them."""
         held = self._writing.pop(operation_id)
-        for pool, page in held:
-            pool.forget(page)
-        self._unpin(held)
+        self._forget(page for page in held if not page.gone)
+        self._let_go(held)
 
-    def lease(self, owner: str, pages: Iterable[PageRef]) -> list[int]:
-        """Keep known pages from leaving until ``release(owner)``.
+    def join(self, chains: Sequence[Chain]) -> bool:
+        """The last pages of ``chains`` serve one boundary, each with those before it.
 
-        Pages still being written may be leased too. Leases of one owner add up.
+        From now on they leave together. Saying it again renews their use.
 
         Returns:
-            The slot of each page, in order.
+            Whether all the pages are known; nothing is changed otherwise.
+        """
+        found: list[list[Page]] = []
+        for group_id, hashes in chains:
+            known = self._pools[group_id].pages
+            pages = [known[block_hash] for block_hash in hashes if block_hash in known]
+            if len(pages) < len(hashes):
+                return False
+            found.append(pages)
+        for pages in found:
+            for previous, page in pairwise(pages):
+                lean(page, previous)
+        form_family([pages[-1] for pages in found if pages])
+        return True
+
+    def lease(self, owner: str, pages: Iterable[PageRef]) -> None:
+        """Keep known pages, and those they lean on, from leaving until ``release(owner)``.
+
+        Pages still being written may be leased too. Leases of one owner add up.
+        Whoever reads bytes names every page it reads: after ``drop`` only the
+        slots of named pages stay its own.
 
         Raises:
             KeyError: a page is not known; nothing was leased then.
         """
-        found: list[tuple[_Pool, _Page]] = []
-        for group_id, block_hash in pages:
-            pool = self._pools[group_id]
-            found.append((pool, pool.pages[block_hash]))
-        for pool, page in found:
-            pool.pin(page)
+        found = [self._pools[group_id].pages[block_hash] for group_id, block_hash in pages]
+        for page in found:
+            hold(page)
         self._leases.setdefault(owner, []).extend(found)
-        return [page.slot for _, page in found]
 
     def release(self, owner: str) -> None:
         """End the owner's leases; the end of its prefix will leave first."""
         held = self._leases.pop(owner, None)
         if held:
-            self._unpin(held)
+            self._let_go(held)
 
     def leased_pages(self, owner: str) -> int:
         """How many leases the owner has."""
         return len(self._leases.get(owner, ()))
 
     def drop(self, pages: Iterable[PageRef]) -> None:
-        """Forget pages, held or not; a held slot is reused only when released."""
-        for group_id, block_hash in pages:
-            pool = self._pools[group_id]
-            page = pool.pages.get(block_hash)
-            if page is not None and page.ready:
-                pool.forget(page)
-        self.version += 1
-        self.releases += 1
+        """Forget readable pages and all that lean on them, held or not.
+
+        A held slot is reused only when released. The cost grows with the pools.
+        """
+        found = [self._pools[group_id].pages.get(block_hash) for group_id, block_hash in pages]
+        self._forget(page for page in found if page is not None and page.ready)
 
     def clear(self) -> None:
         """Forget every page; what is being written will not become readable."""
-        for pool in self._pools.values():
-            for page in list(pool.pages.values()):
-                pool.forget(page)
-        self.version += 1
-        self.releases += 1
+        self._forget(page for pool in self._pools.values() for page in list(pool.pages.values()))
 
     def residency(self) -> dict[int, Residency]:
         """group_id -> what its pool holds."""
         return {
             group_id: Residency(
-                pool.capacity_slots, len(pool.free), len(pool.idle), pool.evicted_pages
+                pool.room.capacity_slots,
+                pool.room.free_slots,
+                pool.room.useless.count,
+                len(pool.pages),
+                pool.evicted_pages,
             )
             for group_id, pool in self._pools.items()
         }
 
-    def _unpin(self, held: list[tuple[_Pool, _Page]]) -> None:
-        for pool, page in reversed(held):
-            pool.unpin(page)
+    def _take_slot(self, room: Room) -> int:
+        """A free slot; a page leaves when there is none."""
+        slot = room.take_free()
+        if slot is None:
+            page = room.next_to_leave()
+            assert page is not None, "room was counted before"
+            assert page.followers == 0, "a page would leave before the pages that lean on it"
+            del page.pool.pages[page.block_hash]
+            page.pool.evicted_pages += 1
+            leave(page)
+            self.version += 1
+            slot = room.take_free()
+            assert slot is not None
+        return slot
+
+    def _forget(self, pages: Iterable[Page]) -> None:
+        for page in _with_followers(list(pages)):
+            del page.pool.pages[page.block_hash]
+            leave(page)
+        self.version += 1
         self.releases += 1
+
+    def _let_go(self, held: list[Page]) -> None:
+        for page in reversed(held):
+            unhold(page)
+        self.releases += 1
+
+
+def _with_followers(pages: list[Page]) -> list[Page]:
+    """``pages`` and every page that leans on one of them, however far behind."""
+    lost = dict.fromkeys(pages)
+    safe: set[Page] = set()
+    for pool in {page.pool for page in pages if page.followers}:
+        for page in pool.pages.values():
+            trail = []
+            walk: Page | None = page
+            while walk is not None and walk not in lost and walk not in safe:
+                trail.append(walk)
+                walk = walk.previous
+            if walk in lost:
+                lost.update(dict.fromkeys(trail))
+            else:
+                safe.update(trail)
+    return list(lost)

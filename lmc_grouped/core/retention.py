@@ -98,15 +98,42 @@ class PageMask:
 
     def count(self) -> int:
         """How many pages are kept."""
+        return self.count_in(0, self.pages)
+
+    def count_in(self, first: int, stop: int) -> int:
+        """How many of the pages from ``first`` up to ``stop`` are kept."""
+        first, stop = max(0, first), min(stop, self.pages)
+        parts = [range(max(first, tail.start), min(stop, tail.stop)) for tail in self.tails]
         in_tails_only = sum(
-            len(tail) - (self._periodic_below(tail.stop) - self._periodic_below(tail.start))
-            for tail in self.tails
+            len(part) - (self._periodic_below(part.stop) - self._periodic_below(part.start))
+            for part in parts
+            if part
         )
-        return self._periodic_below(self.pages) + in_tails_only
+        return max(0, self._periodic_below(stop) - self._periodic_below(first)) + in_tails_only
 
     def indices(self) -> list[int]:
         """The kept page indices, ascending."""
-        return [page for page in range(self.pages) if self.keeps(page)]
+        return self.indices_in(0, self.pages)
+
+    def indices_in(self, first: int, stop: int) -> list[int]:
+        """The kept page indices from ``first`` up to ``stop``; the cost is that of the answer."""
+        first, stop = max(0, first), min(stop, self.pages)
+        if self.segment_pages and self.tail_pages >= self.segment_pages:
+            return list(range(first, stop))
+        parts = [*self.tails, *self._segment_tails(first, stop)]
+        kept = {
+            page for part in parts for page in range(max(first, part.start), min(stop, part.stop))
+        }
+        return sorted(kept)
+
+    def _segment_tails(self, first: int, stop: int) -> list[range]:
+        """The tails of the segments that touch the pages from ``first`` up to ``stop``."""
+        if self.segment_pages == 0:
+            return []
+        step, shift = self.segment_pages, self.shift_pages
+        lowest = max(1, (first - shift) // step)
+        ends = range(shift + lowest * step, stop + step, step)
+        return [range(max(shift, end - self.tail_pages), end) for end in ends]
 
     def _periodic_below(self, page: int) -> int:
         """Kept pages of segments among the first ``page`` pages."""

@@ -9,7 +9,7 @@ when retention is dense). Source: section 7.1 of the design; for equal spans the
 recurrent part is ``mamba_state_slots`` of the V100 engine (revolta 0.1.4).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -37,6 +37,8 @@ class PoolPlan:
     budget_bytes: int
     token_capacity: int
     """Tokens that every group covers."""
+    row_bytes: int | None = None
+    """Bytes of one row where all groups share the same slots."""
 
 
 class Sizer:
@@ -89,14 +91,13 @@ class Sizer:
         """Bytes of all those slots; never less for more units."""
         return sum(group.page_bytes * self._slots(group, units) for group in self._groups)
 
-    def tokens_covered(self, units: int) -> dict[int, int]:
-        """group_id -> tokens its slots serve; states and tails by the requests they suffice for."""
-        slots = self.slots(units)
+    def tokens_covered(self, slots_by_group: Mapping[int, int]) -> dict[int, int]:
+        """group_id -> tokens the slots serve; states and tails by the requests they suffice for."""
         return {
             group.group_id: max(
-                slots[group.group_id] * group.span_tokens,
-                slots[group.group_id]
-                // self._slots_per_request.get(group.group_id, slots[group.group_id] + 1)
+                slots_by_group[group.group_id] * group.span_tokens,
+                slots_by_group[group.group_id]
+                // self._slots_per_request.get(group.group_id, slots_by_group[group.group_id] + 1)
                 * self._units_per_request
                 * self.unit_tokens,
             )
@@ -155,37 +156,11 @@ def solve(
         raise BudgetError(
             f"the host budget of {budget_bytes} bytes per worker holds less than "
             f"{sizer.unit_tokens} tokens in every group (page bytes: {pages}); set "
-            f"max_local_cpu_size to at least {_gigabytes_up(sizer.used_bytes(1)):.6f} GB"
+            f"max_local_cpu_size to at least {gigabytes_up(sizer.used_bytes(1)):.6f} GB"
         )
     return PoolPlan(
         sizer.slots(units), sizer.used_bytes(units), budget_bytes, units * sizer.unit_tokens
     )
-
-
-def solve_ranks(
-    tables: Sequence[GroupTable],
-    budget_bytes: int,
-    *,
-    retention_tokens: int | None = None,
-    reference_tokens: int | None = None,
-) -> PoolPlan:
-    """The plan that every rank can hold: that of the rank with the fewest units.
-
-    ``tables`` are the ranks' own: equal but for page bytes (pipeline stages hold
-    different layers, a drafter lies on the last). ``used_bytes`` is the largest
-    over the ranks.
-
-    Raises:
-        BudgetError, RetentionError, GroupTableError, ValueError: as for ``solve``.
-    """
-    limits = {"retention_tokens": retention_tokens, "reference_tokens": reference_tokens}
-    plans = [solve(table, budget_bytes, **limits) for table in tables]
-    fewest = min(plans, key=lambda plan: plan.token_capacity)
-    used_bytes = max(
-        sum(g.page_bytes * fewest.slots_by_group[g.group_id] for g in table.groups)
-        for table in tables
-    )
-    return PoolPlan(fewest.slots_by_group, used_bytes, budget_bytes, fewest.token_capacity)
 
 
 def slots_per_request(
@@ -227,6 +202,6 @@ def check_recurrent(table: GroupTable) -> None:
             )
 
 
-def _gigabytes_up(size_bytes: int) -> float:
+def gigabytes_up(size_bytes: int) -> float:
     """In GB, rounded up at the sixth decimal, so that the printed number is enough."""
     return -(-size_bytes * 10**6 // 2**30) / 10**6

@@ -34,15 +34,21 @@ class HostRegion:
 
     Args:
         shapes: group_id -> shape of its pool.
+        row_bytes: the pools share the same rows of that many bytes, and a page
+            lies at the start of its row; ``None``: each pool has its own bytes.
 
     Raises:
         RegionError: the mapping was refused.
     """
 
-    def __init__(self, shapes: Mapping[int, PoolShape]) -> None:
+    def __init__(self, shapes: Mapping[int, PoolShape], *, row_bytes: int | None = None) -> None:
         offsets: dict[int, int] = {}
         end = 0
         for group_id, shape in shapes.items():
+            if row_bytes is not None:
+                offsets[group_id] = 0
+                end = max(end, shape.slots * row_bytes)
+                continue
             offsets[group_id] = end
             size = shape.slots * shape.page_bytes
             end += -(-size // _POOL_ALIGNMENT_BYTES) * _POOL_ALIGNMENT_BYTES
@@ -57,12 +63,12 @@ class HostRegion:
         self._map.madvise(mmap.MADV_HUGEPAGE)
         self._populate()
         buffer = np.frombuffer(self._map, dtype=np.uint8)
-        self._pools = {
-            group_id: buffer[start : start + shape.slots * shape.page_bytes].reshape(
-                shape.slots, shape.page_bytes
-            )
-            for (group_id, shape), start in zip(shapes.items(), offsets.values(), strict=True)
-        }
+        self._pools = {}
+        for group_id, shape in shapes.items():
+            width = shape.page_bytes if row_bytes is None else row_bytes
+            start = offsets[group_id]
+            rows = buffer[start : start + shape.slots * width].reshape(shape.slots, width)
+            self._pools[group_id] = rows[:, : shape.page_bytes]
 
     def _populate(self) -> None:
         """Have the kernel give the memory now: the first store would pay for it otherwise."""

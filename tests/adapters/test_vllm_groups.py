@@ -17,7 +17,7 @@ from lmc_grouped.adapters.vllm_groups import build_group_table, byte_view, layer
 from lmc_grouped.core.groups import GroupTable, GroupTableError, Kind
 from lmc_grouped.core.hits import needed_pages
 from lmc_grouped.core.plan import StoreCursor
-from tests.factories import nothing_known
+from tests.factories import EVERY_PAGE, nothing_known
 from tests.specs import (
     cache_config,
     engine_config,
@@ -71,7 +71,7 @@ def test_a02_a_scratch_group_is_left_out_and_the_ids_keep_their_hole(ring):
     assert [(out.group_id, out.reason) for out in table.excluded] == [
         (1, "scratch: not prefix-cacheable")
     ]
-    plan = StoreCursor(table).plan([[10, 11], [77], [20, 21]], 32, nothing_known)
+    plan = StoreCursor(table).plan([[10, 11], [77], [20, 21]], 32, nothing_known, EVERY_PAGE)
     assert [page.block_id for page in plan.new] == [10, 11]
 
 

@@ -37,18 +37,29 @@ class Request:
     block_hashes: list[bytes]
     num_computed_tokens: int = 0
     shared_prefix_boundary: int | None = None
+    num_prompt_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = self.num_tokens
 
 
 class RequestWithoutJunction:
     """A request of an engine that has no ``shared_prefix_boundary``."""
 
-    __slots__ = ("block_hashes", "num_computed_tokens", "num_tokens", "request_id")
+    __slots__ = (
+        "block_hashes",
+        "num_computed_tokens",
+        "num_prompt_tokens",
+        "num_tokens",
+        "request_id",
+    )
 
     def __init__(self, request: Request) -> None:
         self.request_id = request.request_id
         self.num_tokens = request.num_tokens
         self.block_hashes = request.block_hashes
         self.num_computed_tokens = 0
+        self.num_prompt_tokens = request.num_prompt_tokens
 
 
 @dataclass(slots=True)
@@ -71,12 +82,19 @@ class ScriptedEngine:
         budget_bytes: int | None = None,
         world_size: int = 1,
         num_blocks: int = 256,
+        retention: int | str = "none",
+        extra: dict[str, Any] | None = None,
         **config: Any,
     ) -> None:
         self.kv_config = cache_config(*specs, num_blocks=num_blocks)
         if budget_bytes is None:
             budget_bytes = units * _unit_bytes(self.kv_config)
-        self.vllm_config = engine_config(budget_bytes=budget_bytes, world_size=world_size, **config)
+        self.vllm_config = engine_config(
+            budget_bytes=budget_bytes,
+            world_size=world_size,
+            extra={"lmc_grouped.retention": retention} | (extra or {}),
+            **config,
+        )
         self.connector = LMCacheConnectorV1(
             self.vllm_config, KVConnectorRole.SCHEDULER, self.kv_config
         )
@@ -114,7 +132,7 @@ class ScriptedEngine:
     def held_slots(self) -> dict[int, int]:
         """group_id -> slots that something holds: leases and operations under way."""
         return {
-            group_id: pool.resident_slots - pool.idle_slots
+            group_id: pool.capacity_slots - self.index.room_slots(group_id)
             for group_id, pool in self.index.residency().items()
         }
 

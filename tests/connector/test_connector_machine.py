@@ -27,9 +27,24 @@ MODELS = {
 class ConnectorMachine(RuleBasedStateMachine):
     """Requests wait, load, run, are preempted, end; reports arrive when they like."""
 
-    @initialize(model=st.sampled_from(sorted(MODELS)), units=st.integers(1, 9))
-    def start(self, model: str, units: int) -> None:
-        self.engine = ScriptedEngine(*MODELS[model], units=units, world_size=RANKS, num_blocks=1024)
+    @initialize(
+        model=st.sampled_from(sorted(MODELS)),
+        units=st.integers(1, 9),
+        retention=st.sampled_from(["none", 0, 64]),
+        partition=st.sampled_from(["static", "off"]),
+    )
+    def start(self, model: str, units: int, retention: int | str, partition: str) -> None:
+        self.engine = ScriptedEngine(
+            *MODELS[model],
+            units=units,
+            world_size=RANKS,
+            num_blocks=1024,
+            retention=retention,
+            extra={
+                "cpu_group_partition": partition,
+                "mamba_state_slots_reference_tokens": 128,
+            },
+        )
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.loading: dict[str, tuple[Request, int]] = {}

@@ -81,7 +81,7 @@ def test_repeated_lookups_of_a_waiting_request_do_not_add_up():
     waiting = engine.request("waiting", 100)
     for _ in range(75):
         assert engine.ask(waiting) == 96
-    assert engine.index.leased_pages("wait:waiting") == 6 + 1
+    assert engine.index.leased_pages("wait:waiting") == 1 + 1
     assert engine.held_slots() == {0: 6, 2: 1}
     engine.finish(waiting)
     assert engine.held_slots() == NOTHING_HELD
@@ -123,6 +123,7 @@ def test_a_request_that_must_not_read_the_cache_gets_nothing():
     request = SimpleNamespace(
         request_id="r",
         num_tokens=100,
+        num_prompt_tokens=100,
         block_hashes=engine.request("x", 100).block_hashes,
         skip_reading_prefix_cache=True,
         shared_prefix_boundary=None,
@@ -154,7 +155,8 @@ def test_a23b_blocks_with_no_external_tokens_release_the_promise_and_load_nothin
     assert engine.step().metadata.loads == []
     # Stores are still allowed.
     longer = engine.request("r", 130, prompt="other", shared=96)
-    request.num_tokens, request.block_hashes = longer.num_tokens, longer.block_hashes
+    request.num_tokens = longer.num_tokens
+    request.block_hashes += longer.block_hashes[len(request.block_hashes) :]
     engine.compute(request, 128)
     assert engine.index.has(0, request.block_hashes[7])
     engine.finish(request)

@@ -84,15 +84,31 @@ def test_a_pipeline_rank_without_layers_of_a_group_takes_part_in_its_operations(
     assert engine.ask(engine.request("again", 50)) == 48
 
 
+def our_lines(log) -> list[str]:
+    return [record.getMessage() for record in log.records if record.name.startswith("lmc_")]
+
+
 def test_start_up_prints_one_line_per_group_and_one_for_the_total(our_log):
-    ScriptedEngine(full_spec(32), ring_spec(8), state_spec(32, state_bytes=64), units=5)
-    lines = [record.getMessage() for record in our_log.records if record.name.startswith("lmc_")]
-    assert lines == [
+    specs = full_spec(32), ring_spec(8), state_spec(32, state_bytes=64)
+    ScriptedEngine(*specs, units=5, max_model_tokens=64)
+    assert our_lines(our_log) == [
+        "lmc_grouped group 1: not stored (scratch: not prefix-cacheable)",
         "lmc_grouped group 0: full, 1 layers, page 128 bytes, 5 slots of 32 tokens, 160 tokens",
         "lmc_grouped group 2: recurrent, 1 layers, page 64 bytes, 5 slots of 32 tokens, 160 tokens",
-        "lmc_grouped group 1: not stored (scratch: not prefix-cacheable)",
-        "lmc_grouped: 960 of 960 bytes per worker, hits end every 32 tokens",
+        "lmc_grouped: 960 of 960 bytes per worker, partition auto, retention none, "
+        "2 contexts of 64 tokens, hits end every 32 tokens",
     ]
+
+
+def test_a_budget_below_one_context_says_at_start_what_one_takes(our_log):
+    specs = full_spec(32), state_spec(32, state_bytes=64)
+    ScriptedEngine(*specs, units=5, max_model_tokens=1_024)
+    warning = our_lines(our_log)[-1]
+    assert "not one context of 1024 tokens fits; set max_local_cpu_size to at least" in warning
+    needed = float(warning.split("at least ")[1].split(" GB")[0]) * 2**30
+    our_log.clear()
+    ScriptedEngine(*specs, budget_bytes=int(needed) + 1, max_model_tokens=1_024)
+    assert "1 contexts of 1024 tokens" in our_lines(our_log)[-1]
 
 
 def test_a_budget_below_one_page_of_every_group_stops_the_worker():

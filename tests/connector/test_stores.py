@@ -141,7 +141,7 @@ def test_a23_a_state_offered_twice_is_stored_once():
     for _ in range(3):
         again = engine.step({request: 1}, offers={"r": [state, state]})
         assert stored_blocks(again) == {}
-    assert engine.index.residency()[2].resident_slots == 1
+    assert engine.index.residency()[2].resident_pages == 1
     engine.finish(request)
     assert engine.pinned_blocks() == 0
 
@@ -168,7 +168,7 @@ def test_a_state_offered_from_two_blocks_is_stored_once():
     engine.give_blocks(request, 96)
     block, other = engine.tables["r"][2][-1], engine.tables["r"][0][0]
     engine.compute(request, 96, offers={"r": [(2, block, 96), (2, other, 96)]})
-    assert engine.index.residency()[2].resident_slots == 1
+    assert engine.index.residency()[2].resident_pages == 1
     engine.finish(request)
     assert engine.pinned_blocks() == 0
 
@@ -267,7 +267,7 @@ def test_an_offer_between_two_hit_boundaries_is_counted():
     engine.compute(request, 48)
     assert engine.not_stored("off_alignment") == 1
     engine.compute(request, 64)
-    assert engine.index.residency()[1].resident_slots == 1
+    assert engine.index.residency()[1].resident_pages == 1
 
 
 def test_an_offer_of_a_group_that_is_not_stored_is_ignored():
@@ -276,7 +276,7 @@ def test_an_offer_of_a_group_that_is_not_stored_is_ignored():
     engine.start(request)
     engine.compute(request, 96, offers={"r": [(1, 9, 96)]})
     assert engine.stats.data["counters"].get("not_stored_pages") is None
-    assert engine.index.residency()[2].resident_slots == 0
+    assert engine.index.residency()[2].resident_pages == 0
 
 
 @pytest.mark.parametrize("chunk", [16, 48, 1_000])
@@ -365,7 +365,8 @@ def test_a_request_that_grows_while_it_decodes_stores_its_new_pages():
     engine = ScriptedEngine(full_spec())
     request = engine.prefill("r", 30)
     longer = engine.request("r", 48)
-    request.num_tokens, request.block_hashes = longer.num_tokens, longer.block_hashes
+    request.num_tokens = longer.num_tokens
+    request.block_hashes += longer.block_hashes[len(request.block_hashes) :]
     assert len(stored_blocks(engine.compute(request, 48))[0]) == 2
 
 
@@ -379,7 +380,7 @@ def test_a_connector_that_only_consumes_stores_nothing():
 def test_a_connector_that_only_produces_promises_nothing():
     engine = hybrid(role="kv_producer")
     engine.finish(engine.prefill("first", 100))
-    assert engine.index.residency()[0].resident_slots == 6
+    assert engine.index.residency()[0].resident_pages == 6
     assert engine.ask(engine.request("second", 100)) == 0
 
 
@@ -469,6 +470,6 @@ def test_a18_groups_of_different_page_sizes_keep_their_own_rows():
 def test_a14_every_page_of_a_prompt_computed_in_many_steps_is_stored():
     engine = ScriptedEngine(full_spec(16), state_spec(16), units=400, num_blocks=2048)
     request = engine.prefill("r", 390 * 16 + 5, chunk=48)
-    assert engine.index.residency()[0].resident_slots == 390
+    assert engine.index.residency()[0].resident_pages == 390
     engine.finish(request)
     assert engine.ask(engine.request("again", 390 * 16 + 5)) == 390 * 16

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmc_grouped.core.groups import GroupTable, GroupTableError, Kind
-from lmc_grouped.core.index import PageIndex
+from lmc_grouped.core.index import NewPage, PageIndex
 from lmc_grouped.core.retention import RetentionError, context_count, tail_pages
-from lmc_grouped.core.sizing import BudgetError, PoolPlan, Sizer, solve, solve_ranks
+from lmc_grouped.core.sizing import BudgetError, PoolPlan, Sizer, solve
 from tests.factories import block_hash, full, recurrent, table_of, window
 
 A08_BUDGET_BYTES = 4_294_967_296
@@ -39,10 +39,10 @@ def test_a07_eight_groups_of_one_page_size_share_the_budget_not_divide_it():
     slots = solve(table_of(*(full(i, 16, 100) for i in range(8))), 16 * 100).slots_by_group
     index = PageIndex(slots)
     pages = [(group_id, block_hash(n)) for n in range(2) for group_id in range(8)]
-    assert index.reserve(1, pages) is not None
+    assert index.reserve(1, [NewPage(*page) for page in pages]) is not None
     index.commit(1)
     assert all(index.has(*page) for page in pages)
-    assert index.reserve(2, [(3, block_hash(2))]) is not None
+    assert index.reserve(2, [NewPage(3, block_hash(2))]) is not None
     assert sum(not index.has(*page) for page in pages) == 1
 
 
@@ -93,23 +93,16 @@ def test_a10_the_heavier_rank_gets_fewer_slots_from_the_same_budget():
     assert solve(table_of(full(0, page_bytes=130)), 13_000).slots_by_group == {0: 100}
 
 
-def test_a10_every_rank_uses_the_fewest_slots_of_any():
-    light, heavy = table_of(full(0, page_bytes=100)), table_of(full(0, page_bytes=130))
-    plan = solve_ranks([light, heavy], 13_000)
-    assert plan == PoolPlan({0: 100}, 13_000, 13_000, 1_600)
-    assert solve_ranks([heavy, light], 13_000) == plan
-
-
-def test_a10_the_minimum_holds_for_every_group_under_retention():
+def test_a10_one_rank_is_the_smallest_in_every_group_so_that_the_minimum_is_its_plan():
     ranks = [
         table_of(full(0, page_bytes=token_bytes), recurrent(1, page_bytes=state_bytes))
         for token_bytes, state_bytes in ((100, 10), (50, 900), (0, 0))
     ]
-    limits = {"retention_tokens": 0, "reference_tokens": 160}
-    plan = solve_ranks(ranks, 20_000, **limits)
-    alone = [solve(rank, 20_000, **limits).slots_by_group for rank in ranks]
-    assert plan.slots_by_group == {i: min(slots[i] for slots in alone) for i in (0, 1)}
-    assert plan.used_bytes <= 20_000
+    plans = [solve(rank, 20_000, retention_tokens=0, reference_tokens=160) for rank in ranks]
+    fewest = min(plans, key=lambda plan: plan.token_capacity)
+    for group_id in (0, 1):
+        slots = [plan.slots_by_group[group_id] for plan in plans]
+        assert min(slots) == fewest.slots_by_group[group_id]
 
 
 def test_a09_the_fill_of_three_checkpoints_for_each_of_200_prompts_finds_a_slot_each():
@@ -305,7 +298,7 @@ def test_full_groups_cover_the_same_tokens_and_the_others_stay_below_dense(case,
     for group in table.groups:
         mine = slots[group.group_id]
         assert mine <= dense[group.group_id]
-        assert sizer.tokens_covered(units)[group.group_id] >= tokens
+        assert sizer.tokens_covered(sizer.slots(units))[group.group_id] >= tokens
         if group.kind is Kind.FULL or retention is None:
             assert tokens <= mine * group.span_tokens < tokens + group.span_tokens
         elif mine < dense[group.group_id]:

@@ -96,6 +96,13 @@ class Lab:
     def residency(self) -> dict[int, Any]:
         return self.half.tier.index.residency()
 
+    def held_slots(self) -> dict[int, int]:
+        """group_id -> slots that something holds: leases and operations under way."""
+        return {
+            group_id: pool.capacity_slots - self.half.tier.index.room_slots(group_id)
+            for group_id, pool in self.residency().items()
+        }
+
     def slot_bytes(self, group_id: int, slot: int) -> np.ndarray:
         """The page in a slot, ``uint8`` of shape ``[page_bytes]``: a view."""
         return self.worker.region.pool(group_id)[slot]
@@ -128,8 +135,7 @@ class Lab:
             per_page = group.span_tokens // table.hash_block_tokens
             pages = list(needed_pages(group, 0, boundary))
             refs = [(group.group_id, hashes[(page + 1) * per_page - 1]) for page in pages]
-            slots = self.half.tier.index.lease("look", refs)
-            self.half.tier.index.release("look")
+            slots = self.half.tier.index.slots(refs)
             found[group.group_id] = dict(zip(pages, slots, strict=True))
         return found
 
@@ -198,6 +204,7 @@ def open_lab(model_dir: Path, name: str, **engine_args: Any) -> Iterator[Lab]:
     settings = {
         "block_size": recipe.block_size_tokens,
         "dtype": recipe.dtype,
+        "mamba_ssm_cache_dtype": recipe.state_dtype,
         "max_model_len": 8192,
         "enforce_eager": True,
         "enable_prefix_caching": True,

@@ -8,10 +8,8 @@ from tests.engine.lab import Answer, Lab
 
 def nothing_is_held(lab: Lab) -> bool:
     """Whether every resident page is idle: no lease, no reservation is left."""
-    return all(
-        pool.resident_slots == pool.idle_slots and pool.resident_slots > 0
-        for pool in lab.residency().values()
-    )
+    has_pages = all(pool.resident_pages for pool in lab.residency().values())
+    return has_pages and not any(lab.held_slots().values())
 
 
 @pytest.fixture
@@ -76,7 +74,7 @@ def test_a_store_that_fails_is_counted_and_never_restored(
     monkeypatch.undo()
     assert counters["failed_stores"][""] > 0
     assert counters["not_stored_pages"]["store_failed"] > 0
-    assert all(pool.resident_slots == 0 for pool in lab.residency().values())
+    assert all(pool.resident_pages == 0 for pool in lab.residency().values())
     lab.reset()
     again = lab.run(prompt)
     assert again.cached_tokens == 0
@@ -112,7 +110,7 @@ def test_a_prompt_longer_than_the_pools_keeps_its_head(
     align = lab.half.tier.table.alignment_tokens
     pools = {g.group_id: 4 * align // g.span_tokens for g in lab.groups}
     full_pools = {g: pool.capacity_slots for g, pool in lab.residency().items()}
-    lab.half.tier.set_pools(pools)
+    lab.half.tier.open(lab.half.tier.table, pools, share_rows=False)
     try:
         prompt = lab.prompt(8 * align + 10)
         with lab.counted() as counters:
@@ -127,4 +125,4 @@ def test_a_prompt_longer_than_the_pools_keeps_its_head(
         lab.run(head, max_tokens=1)
         assert nothing_is_held(lab)
     finally:
-        lab.half.tier.set_pools(full_pools)
+        lab.half.tier.open(lab.half.tier.table, full_pools, share_rows=False)

@@ -64,11 +64,16 @@ def test_a24_an_alignment_without_the_ring_resumes_wrongly(
     tmp_path: Path, prompt: list[int]
 ) -> None:
     """Control: the fault this case is about, made on purpose, changes the answer."""
+    from dataclasses import replace
+
     import msgspec
 
     with ring_lab(tmp_path, ring_tokens=256) as lab:
+        tier = lab.half.tier
+        tier.rule = replace(
+            tier.rule, table=msgspec.structs.replace(tier.table, alignment_tokens=32)
+        )
         cold = lab.run(prompt)
-        lab.half.tier.table = msgspec.structs.replace(lab.half.tier.table, alignment_tokens=32)
         lab.reset()
         wrong = lab.run(prompt)
         assert wrong.cached_tokens == 992

@@ -55,9 +55,9 @@ def main(model_dir: str) -> None:
     answers["restored"] = run()
     for rank in (0, 1):
         llm.reset_prefix_cache()
-        # The first prompt got the first slots: page i of a group lies in slot i.
-        last = answers["cold"]["last_page"] = 1500 // 32 - 1
-        damaged = llm.collective_rpc(damage, args=({0: [last], 1: [last], 2: [last]}, rank))
+        # The first prompt got the first slots, of the windows for their tail of 8 pages.
+        last = {0: [7], 1: [7], 2: [1500 // 32 - 1]}
+        damaged = llm.collective_rpc(damage, args=(last, rank))
         assert sorted(damaged) == [0, 3]
         answers[f"damaged_{rank}"] = run()
         llm.reset_prefix_cache(reset_connector=True)

@@ -1,7 +1,5 @@
 """What `plan` answers, computed from a layout, a budget and a retention rule."""
 
-from enum import StrEnum
-
 import msgspec
 
 from lmc_grouped.core.capacity import (
@@ -11,24 +9,14 @@ from lmc_grouped.core.capacity import (
     largest_page_bytes,
     least_budget_bytes,
     shared_rows,
-    starved_below_tokens,
+    starvations,
 )
 from lmc_grouped.core.groups import ExcludedGroup, GroupTableError, Kind
+from lmc_grouped.core.partition import Partition
 from lmc_grouped.core.retention import RetentionError
 from lmc_grouped.core.sizing import Sizer
 from lmc_grouped.tools.errors import ToolError
 from lmc_grouped.tools.plan.layout import Layout
-
-
-class Partition(StrEnum):
-    """How the host budget is cut (`cpu_group_partition`)."""
-
-    AUTO = "auto"
-    """As `static`, until pools are elastic."""
-    STATIC = "static"
-    """A pool per group, fixed at start."""
-    OFF = "off"
-    """Rows of one size that every group takes from."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,22 +72,8 @@ def answer(question: Question) -> Answer:
         raise ToolError(f"groups: {error}") from error
     context = context_pages(layout.table, question.reference_tokens, question.retention_tokens)
     if question.partition is Partition.OFF:
-        answered = _shared_rows_answer(question, context)
-    else:
-        answered = _pools_answer(question, sizer, context)
-    return msgspec.structs.replace(
-        answered, warnings=(*answered.warnings, *_served_warnings(question))
-    )
-
-
-def _served_warnings(question: Question) -> list[str]:
-    """What the connector of this version does not do yet."""
-    if question.retention_tokens is None and question.partition is not Partition.OFF:
-        return []
-    return [
-        "a preview: the connector of this version cuts its pools as --retention none "
-        "--partition static does"
-    ]
+        return _shared_rows_answer(question, context)
+    return _pools_answer(question, sizer, context)
 
 
 def _pools_answer(question: Question, sizer: Sizer, context: ContextPages) -> Answer:
@@ -109,7 +83,7 @@ def _pools_answer(question: Question, sizer: Sizer, context: ContextPages) -> An
         raise _too_small(
             question, sizer.used_bytes(1), f"{sizer.unit_tokens:,} tokens in every group"
         )
-    slots, covered = sizer.slots(units), sizer.tokens_covered(units)
+    slots = sizer.slots(units)
     contexts = context.contexts(slots)
     warnings = [*_context_warnings(question, context, contexts, least_budget_bytes(sizer, context))]
     if contexts:
@@ -120,7 +94,7 @@ def _pools_answer(question: Question, sizer: Sizer, context: ContextPages) -> An
         token_capacity=units * sizer.unit_tokens,
         contexts=contexts,
         ceiling_tokens=ceiling_tokens(context, budget_bytes),
-        groups=_group_answers(question, slots, covered),
+        groups=_group_answers(question, slots, sizer.tokens_covered(slots)),
         excluded=table.excluded,
         warnings=tuple(warnings),
     )
@@ -211,22 +185,10 @@ def _context_warnings(
 
 def _starvation_warnings(question: Question, slots: dict[int, int]) -> list[str]:
     """Groups whose fixed number of slots runs out before the token pages."""
-    by_answer: dict[tuple[Kind, int, int], list[int]] = {}
-    for group in question.layout.table.groups:
-        below_tokens = starved_below_tokens(
-            question.layout.table,
-            slots,
-            group,
-            question.retention_tokens,
-            question.reference_tokens,
-        )
-        if below_tokens:
-            key = (group.kind, slots[group.group_id], below_tokens)
-            by_answer.setdefault(key, []).append(group.group_id)
+    found = starvations(
+        question.layout.table, slots, question.retention_tokens, question.reference_tokens
+    )
     return [
-        f"contexts of up to about {below_tokens:,} tokens run out of "
-        f"{'states' if kind is Kind.RECURRENT else 'window tails'} first: {group_slots:,} slots in "
-        f"group {', '.join(map(str, group_ids))}; give a shorter reference length if most of "
-        "yours are no longer"
-        for (kind, group_slots, below_tokens), group_ids in by_answer.items()
+        f"{starved}; give a shorter reference length if most of yours are no longer"
+        for starved in found
     ]

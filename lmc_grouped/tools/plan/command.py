@@ -22,8 +22,9 @@ from pathlib import Path
 
 import msgspec
 
+from lmc_grouped.core.partition import Partition
 from lmc_grouped.tools.errors import ToolError
-from lmc_grouped.tools.plan.answer import Partition, Question, answer
+from lmc_grouped.tools.plan.answer import Question, answer
 from lmc_grouped.tools.plan.layout import Layout, read_layout
 from lmc_grouped.tools.plan.report import format_answer
 from lmc_grouped.tools.plan.sizes import parse_size

@@ -1,7 +1,8 @@
 """The answer of `plan` as a person reads it."""
 
 from lmc_grouped.core.capacity import context_pages
-from lmc_grouped.tools.plan.answer import Answer, Partition, Question
+from lmc_grouped.core.partition import Partition
+from lmc_grouped.tools.plan.answer import Answer, Question
 from lmc_grouped.tools.plan.sizes import format_size
 from lmc_grouped.tools.tables import Align, format_table
 
