@@ -17,19 +17,17 @@ exit status: 0 there is an answer, with warnings or without; 2 bad input.
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from lmc_grouped.core.partition import Partition
+from lmc_grouped.tools.arguments import named, positive, retention
 from lmc_grouped.tools.errors import ToolError
 from lmc_grouped.tools.plan.answer import Question, answer
 from lmc_grouped.tools.plan.layout import Layout, read_layout
 from lmc_grouped.tools.plan.report import format_answer
 from lmc_grouped.tools.plan.sizes import parse_size
-
-DENSE = "none"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,20 +35,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("layout", type=Path, metavar="LAYOUT.json", help="the groups of the model")
     add(
-        "--budget", type=_named(parse_size), metavar="SIZE",
+        "--budget", type=named(parse_size), metavar="SIZE",
         help="host bytes over all workers, such as 16GiB or 12.5GB; default: the layout's",
     )  # fmt: skip
     add(
-        "--workers", type=_named(_positive), metavar="N",
+        "--workers", type=named(positive), metavar="N",
         help="workers that share the budget; default: the layout's, or 1",
     )  # fmt: skip
     add(
-        "--retention", type=_named(_retention), default=0, metavar="none|0|TOKENS",
+        "--retention", type=named(retention), default=0, metavar="none|0|TOKENS",
         help="which states and window tails are kept: all of them, those at proven resume "
         "points, or also one every TOKENS tokens; default %(default)s",
     )  # fmt: skip
     add(
-        "--reference-tokens", type=_named(_positive), metavar="N",
+        "--reference-tokens", type=named(positive), metavar="N",
         help="length of the contexts to size for; default: the layout's max_model_len",
     )  # fmt: skip
     add(
@@ -89,38 +87,3 @@ def _question(arguments: argparse.Namespace, layout: Layout) -> Question:
         reference_tokens=arguments.reference_tokens or layout.max_model_tokens,
         partition=Partition(arguments.partition),
     )
-
-
-def _named(parse: Callable[[str], int | None]) -> Callable[[str], int | None]:
-    """Let argparse print the reason beside the argument's name."""
-
-    def parse_argument(text: str) -> int | None:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return parse_argument
-
-
-def _whole_number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{text[:64]!r} is not a whole number") from None
-
-
-def _positive(text: str) -> int:
-    number = _whole_number(text)
-    if number <= 0:
-        raise ValueError(f"{number} is not positive")
-    return number
-
-
-def _retention(text: str) -> int | None:
-    if text == DENSE:
-        return None
-    number = _whole_number(text)
-    if number < 0:
-        raise ValueError(f"{number} is negative: give {DENSE}, 0 or a number of tokens")
-    return number
