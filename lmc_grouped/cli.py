@@ -57,6 +57,11 @@ COMMANDS = (
         "say what a host budget holds for the groups of a model, without an engine",
         "lmc_grouped.tools.plan.command",
     ),
+    Command(
+        "simulate",
+        "replay a request trace on a host budget cut in three ways, without an engine",
+        "lmc_grouped.tools.simulate.command",
+    ),
 )
 
 

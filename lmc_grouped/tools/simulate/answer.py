@@ -1,0 +1,190 @@
+"""What `simulate` answers: one trace through every scheme at every budget."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from lmc_grouped.core.groups import Kind
+from lmc_grouped.tools.plan.layout import Layout
+from lmc_grouped.tools.simulate.pools import Pools, Scheme, cut_pools
+from lmc_grouped.tools.simulate.replay import Replay
+from lmc_grouped.tools.simulate.trace import Trace
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked about a layout."""
+
+    layout: Layout
+    trace: Trace
+    workers: int
+    budgets_bytes: tuple[int, ...]
+    """Over all workers, ascending."""
+    schemes: tuple[Scheme, ...]
+    retention_tokens: int
+    reference_tokens: int
+    step_tokens: int
+
+
+class GroupRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One group's pool at the end. With shared rows `slots` is all rows."""
+
+    group_id: int
+    kind: Kind
+    slots: int
+    resident_pages: int
+    evicted_pages: int
+    """During the whole trace."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One scheme at one budget. Bytes are those of one worker."""
+
+    partition: Scheme
+    budget_bytes_per_worker: int
+    used_bytes_per_worker: int
+    requests: int
+    prompt_tokens: int
+    hit_tokens: int
+    hit_rate: float
+    """Hit tokens per prompt token."""
+    evicted_pages: int
+    not_stored_pages: dict[str, int]
+    """By reason; the names are those of the connector's counters."""
+    resident_bytes: int
+    """Of the slots or rows that hold a page at the end."""
+    usable_bytes: int
+    """Of those whose page serves some boundary that can still be resumed."""
+    usable_share: float
+    """`usable_bytes` of `resident_bytes`; 1 where nothing is resident."""
+    restorable_contexts: int | None
+    """Contexts that would resume at their last resume point; null for other traces."""
+    restorable_tokens: int | None
+    """Tokens of these contexts."""
+    resumable_tokens: int | None
+    """Sum over all contexts of where each would resume, those included that lost their end."""
+    bytes_per_restorable_token: float | None
+    """Budget of one worker per restorable token; null where there is none."""
+    groups: tuple[GroupRun, ...]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What `simulate --json` prints."""
+
+    layout: str
+    trace: str
+    workers: int
+    retention_tokens: int
+    """Of the shared rows and the sized pools; dense pools keep everything."""
+    reference_tokens: int
+    step_tokens: int
+    runs: tuple[Run, ...]
+    """By budget, then in the order of `--partitions`."""
+
+
+class Held(NamedTuple):
+    """What is left of a trace of contexts; the fields are those of `Run`."""
+
+    contexts: int
+    tokens: int
+    resumable_tokens: int
+
+
+def answer(question: Question, say: Callable[[str], None]) -> Answer:
+    """Cut all pools, then run the trace through each; `say` gets a line before each run.
+
+    Raises ToolError naming the argument that makes a pool impossible.
+    """
+    pools = [
+        cut_pools(
+            scheme,
+            question.layout,
+            budget_bytes // question.workers,
+            retention_tokens=question.retention_tokens,
+            reference_tokens=question.reference_tokens,
+        )
+        for budget_bytes in question.budgets_bytes
+        for scheme in question.schemes
+    ]
+    runs = []
+    for number, some in enumerate(pools, 1):
+        say(f"{number} of {len(pools)}: {some.scheme}, {some.plan.budget_bytes:,} bytes per worker")
+        runs.append(_run(some, question.trace, question.step_tokens))
+    return Answer(
+        layout=question.layout.name,
+        trace=question.trace.name,
+        workers=question.workers,
+        retention_tokens=question.retention_tokens,
+        reference_tokens=question.reference_tokens,
+        step_tokens=question.step_tokens,
+        runs=tuple(runs),
+    )
+
+
+def _run(pools: Pools, trace: Trace, step_tokens: int) -> Run:
+    replay = Replay(pools, step_tokens)
+    for request in trace.requests:
+        replay.serve(request)
+    tally = replay.tally
+    groups = _groups(pools, replay)
+    resident_bytes, useless_bytes = _resident(pools, replay, groups)
+    held = _held(replay, trace)
+    tokens = held.tokens if held else 0
+    return Run(
+        partition=pools.scheme,
+        budget_bytes_per_worker=pools.plan.budget_bytes,
+        used_bytes_per_worker=pools.plan.used_bytes,
+        requests=tally.requests,
+        prompt_tokens=tally.prompt_tokens,
+        hit_tokens=tally.hit_tokens,
+        hit_rate=tally.hit_tokens / tally.prompt_tokens,
+        evicted_pages=sum(group.evicted_pages for group in groups),
+        not_stored_pages=dict(sorted(tally.not_stored_pages.items())),
+        resident_bytes=resident_bytes,
+        usable_bytes=resident_bytes - useless_bytes,
+        usable_share=1 - useless_bytes / resident_bytes if resident_bytes else 1.0,
+        restorable_contexts=held.contexts if held else None,
+        restorable_tokens=held.tokens if held else None,
+        resumable_tokens=held.resumable_tokens if held else None,
+        bytes_per_restorable_token=pools.plan.budget_bytes / tokens if tokens else None,
+        groups=tuple(groups),
+    )
+
+
+def _groups(pools: Pools, replay: Replay) -> list[GroupRun]:
+    residency = replay.index.residency()
+    return [
+        GroupRun(
+            group_id=group.group_id,
+            kind=group.kind,
+            slots=residency[group.group_id].capacity_slots,
+            resident_pages=residency[group.group_id].resident_pages,
+            evicted_pages=residency[group.group_id].evicted_pages,
+        )
+        for group in pools.rule.table.groups
+    ]
+
+
+def _resident(pools: Pools, replay: Replay, groups: Sequence[GroupRun]) -> tuple[int, int]:
+    """Bytes of the slots that hold a page, and of those whose page nothing can use."""
+    resident = sum(pools.slot_bytes(g.group_id) * g.resident_pages for g in groups)
+    residency = replay.index.residency()
+    # With shared rows every group reports the rows of all of them.
+    counted = groups[:1] if pools.is_shared else groups
+    useless = sum(
+        pools.slot_bytes(g.group_id) * residency[g.group_id].useless_slots for g in counted
+    )
+    return resident, useless
+
+
+def _held(replay: Replay, trace: Trace) -> Held | None:
+    if not trace.are_contexts:
+        return None
+    contexts = tokens = resumable_tokens = 0
+    for request in {request.prompt: request for request in trace.requests}.values():
+        now, best = replay.resume(request)
+        resumable_tokens += now
+        if 0 < now == best:
+            contexts += 1
+            tokens += request.prompt_tokens
+    return Held(contexts, tokens, resumable_tokens)

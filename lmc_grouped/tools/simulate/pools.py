@@ -1,0 +1,113 @@
+"""The three ways of cutting a budget that are compared."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lmc_grouped.core.capacity import context_pages, shared_rows
+from lmc_grouped.core.groups import GroupTableError
+from lmc_grouped.core.partition import Partition, cut
+from lmc_grouped.core.retention import RetentionError
+from lmc_grouped.core.rule import RetentionRule
+from lmc_grouped.core.sizing import BudgetError, PoolPlan
+from lmc_grouped.tools.errors import ToolError
+from lmc_grouped.tools.plan.layout import Layout
+
+
+class Scheme(StrEnum):
+    """A way of cutting the budget, and of keeping states and tails in it."""
+
+    SHARED = "shared"
+    """Rows of one size that every group takes from; kept by the retention interval."""
+    DENSE = "dense"
+    """A pool per group, of the same tokens each; every state and tail is kept."""
+    SIZED = "sized"
+    """A pool per group, sized and kept by the retention interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """The pools of one worker under one scheme."""
+
+    scheme: Scheme
+    plan: PoolPlan
+    rule: RetentionRule
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all groups take their slots from the same rows."""
+        return self.scheme is Scheme.SHARED
+
+    def slot_bytes(self, group_id: int) -> int:
+        """Bytes that one resident page of the group takes up."""
+        if self.plan.row_bytes is not None:
+            return self.plan.row_bytes
+        return self.rule.table.group(group_id).page_bytes
+
+
+def cut_pools(
+    scheme: Scheme,
+    layout: Layout,
+    budget_bytes: int,
+    *,
+    retention_tokens: int,
+    reference_tokens: int,
+) -> Pools:
+    """The pools that ``budget_bytes`` of one worker make.
+
+    Args:
+        scheme: how to cut them.
+        layout: the groups, and the bytes of a shared row if it names them.
+        budget_bytes: host bytes of one worker.
+        retention_tokens: the interval; ``dense`` pools keep everything instead.
+        reference_tokens: length of the contexts to size for.
+
+    Raises ToolError naming the argument that makes it impossible.
+    """
+    kept_tokens = None if scheme is Scheme.DENSE else retention_tokens
+    partition = Partition.OFF if scheme is Scheme.SHARED else Partition.STATIC
+    try:
+        rule = RetentionRule(layout.table, kept_tokens)
+        plan = cut(
+            layout.table,
+            budget_bytes,
+            partition=partition,
+            retention_tokens=kept_tokens,
+            reference_tokens=reference_tokens,
+        )
+    except RetentionError as error:
+        raise ToolError(f"--retention: {error}") from error
+    except GroupTableError as error:
+        raise ToolError(f"groups: {error}") from error
+    except BudgetError as error:
+        raise ToolError(f"budget of the {scheme} pools: {error}") from error
+    if plan.row_bytes is not None and layout.shared_row_bytes is not None:
+        plan = _with_rows(layout, plan, rule, reference_tokens)
+    return Pools(scheme, plan, rule)
+
+
+def _with_rows(
+    layout: Layout, plan: PoolPlan, rule: RetentionRule, reference_tokens: int
+) -> PoolPlan:
+    """The same budget in rows of the size that the layout names."""
+    row_bytes, widest_bytes = layout.shared_row_bytes, plan.row_bytes
+    assert row_bytes is not None
+    assert widest_bytes is not None
+    if row_bytes < widest_bytes:
+        raise ToolError(
+            f"shared_row_bytes is {row_bytes}, less than the largest page of {widest_bytes} bytes: "
+            "give at least that, or leave it out"
+        )
+    context = context_pages(layout.table, reference_tokens, rule.retention_tokens)
+    rows = shared_rows(context, plan.budget_bytes, row_bytes)
+    if rows.rows == 0:
+        raise ToolError(
+            f"budget of the shared pools: {plan.budget_bytes} bytes per worker hold no row of "
+            f"{row_bytes} bytes (shared_row_bytes)"
+        )
+    return PoolPlan(
+        dict.fromkeys(layout.table.group_ids, rows.rows),
+        rows.used_bytes,
+        plan.budget_bytes,
+        rows.token_capacity,
+        row_bytes=row_bytes,
+    )
