@@ -170,7 +170,8 @@ class PrefixWriter:
         if not self._rule.is_sparse:
             # Whoever stored the pages that were known has joined them.
             starts = (page.end_tokens - self._spans[page.group_id] for page in pages)
-            after = max(after, min(starts, default=upto))
+            # A boundary may have waited for the page above it, which proves it.
+            after = max(after, min(starts, default=limit_tokens) - self._rule.proof_tokens)
         linked = 0
         for boundary in self._rule.boundaries(
             self._prompt_tokens, self.junctions, after_tokens=after, upto_tokens=upto
