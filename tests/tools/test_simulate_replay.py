@@ -5,7 +5,9 @@ from itertools import pairwise
 import pytest
 
 from lmc_grouped.core.groups import GroupTable, Kind
+from lmc_grouped.core.hits import needed_pages
 from lmc_grouped.core.plan import NULL_BLOCK
+from lmc_grouped.core.prefix import Prefix
 from lmc_grouped.core.rule import RetentionRule
 from lmc_grouped.core.sizing import PoolPlan
 from lmc_grouped.tools.simulate.engine import ImitatedEngine
@@ -183,6 +185,45 @@ def test_nothing_stays_leased_when_requests_have_ended():
     for request in generate("agents", requests=40, context_tokens=1_000, seed=0).requests:
         replay.serve(request)
     assert {replay.index.room_slots(group) for group in (0, 2, 3)} == {20}
+
+
+def useless_pages(
+    replay: Replay, table: GroupTable, request: TraceRequest, boundary_tokens: int
+) -> list[tuple[int, int]]:
+    """(group_id, page) that resuming there reads and that the index thinks nothing can use."""
+    prefix = Prefix(table, block_hashes(request.prompt, table.hash_block_tokens))
+    pages = {
+        (group.group_id, page): replay.index._pools[group.group_id].pages[
+            prefix.block_hash(group.group_id, page)
+        ]
+        for group in table.groups
+        for page in needed_pages(group, 0, boundary_tokens)
+    }
+    return [key for key, page in pages.items() if not page.uses]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", ["agents", "documents"])
+@pytest.mark.parametrize(
+    "groups",
+    [
+        HYBRID,
+        (full(0, 32), recurrent(1), window(2, 70)),
+        (full(0, drafter=True), recurrent(1)),
+        (full(0), window(1, 40, drafter=True), recurrent(2)),
+    ],
+    ids=["hybrid", "unequal spans", "drafter", "window drafter"],
+)
+def test_where_every_boundary_is_kept_no_hit_reads_what_nothing_can_use(groups, name, shared):
+    table = table_of(*groups)
+    replay = Replay(pools_of(table, 90, None, shared=shared), 96)
+    hits = 0
+    for request in generate(name, requests=80, context_tokens=1_000, seed=1).requests:
+        boundary, _ = replay.resume(request)
+        hits += boundary > 0
+        assert boundary == 0 or useless_pages(replay, table, request, boundary) == []
+        replay.serve(request)
+    assert hits > 10
 
 
 # The connector.
