@@ -1,6 +1,7 @@
 """The replay: the steps of an engine, and the same pages and hits as the connector's."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -232,7 +233,10 @@ def test_where_every_boundary_is_kept_no_hit_reads_what_nothing_can_use(groups, 
 class ConnectorRun:
     """The same requests through the connector's own halves, by the same steps."""
 
-    def __init__(self, *specs, retention: int | None, partition: str, units: int) -> None:
+    def __init__(
+        self, *specs, retention: int | None, partition: str, units: int, has_drafter: bool = False
+    ) -> None:
+        speculative = SimpleNamespace(use_eagle_block_drop=lambda: True) if has_drafter else None
         self.scripted = ScriptedEngine(
             *specs,
             units=units,
@@ -240,6 +244,7 @@ class ConnectorRun:
             extra={"cpu_group_partition": partition, "mamba_state_slots_reference_tokens": 320},
             num_blocks=1_024,
             max_model_tokens=100_000,
+            speculative=speculative,
         )
         self.table = self.scripted.table
         self.served = 0
@@ -268,6 +273,7 @@ def pages_of(index, table: GroupTable) -> dict[int, set[bytes]]:
 MODELS = {
     "recurrent": (full_spec(), ring_spec(), state_spec(), state_spec()),
     "window": (full_spec(), window_spec(16, 70)),
+    "drafter": (full_spec(), window_spec(16, 70), state_spec()),
     "all": (full_spec(32), window_spec(16, 70), ring_spec(), state_spec(64, state_bytes=200)),
 }
 
@@ -276,8 +282,15 @@ MODELS = {
 @pytest.mark.parametrize("partition", ["static", "off"])
 @pytest.mark.parametrize("retention", [None, 0, 128])
 def test_the_connector_hits_keeps_and_evicts_the_same(model, partition, retention):
-    connector = ConnectorRun(*MODELS[model], retention=retention, partition=partition, units=40)
+    connector = ConnectorRun(
+        *MODELS[model],
+        retention=retention,
+        partition=partition,
+        units=40,
+        has_drafter=model == "drafter",
+    )
     table = connector.table
+    assert any(group.is_drafter for group in table.groups) == (model == "drafter")
     residency = connector.scripted.index.residency()
     slots = {group_id: pool.capacity_slots for group_id, pool in residency.items()}
     replay = Replay(pools_of(table, slots, retention, shared=partition == "off"), 128)
