@@ -9,7 +9,7 @@ export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env demo test test-unit test-engine test-v100 lint types format bench-restore clean
+.PHONY: help env demo test test-unit test-engine test-v100 lint types format bench-restore bench-index clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,6 +44,9 @@ format: env  ## let ruff sort imports and format
 
 bench-restore: env  ## time to restore a prefix against computing it
 	$(BIN)/python -m lmc_grouped.tools.bench_restore
+
+bench-index: env  ## cost of the index: store, evict, look up, memory
+	$(BIN)/python -m lmc_grouped.tools.bench_index
 
 clean:  ## remove the environment, caches and built models
 	rm -rf .venv .venv.* .models .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
