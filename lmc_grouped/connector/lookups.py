@@ -9,9 +9,10 @@ from lmc_grouped.adapters import engine
 from lmc_grouped.connector.messages import GroupPages, Operation
 from lmc_grouped.connector.requests import Lookup, RequestState, Tier
 from lmc_grouped.core.groups import GroupSpec, Kind
-from lmc_grouped.core.hits import longest_hit, needed_pages, serves
+from lmc_grouped.core.hits import needed_pages, serves
 from lmc_grouped.core.index import PageRef
 from lmc_grouped.core.plan import NULL_BLOCK
+from lmc_grouped.core.reader import find_hit, has_junction, hold_hit
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -117,20 +118,23 @@ class Lookups:
 
     def _look_up(self, state: RequestState, local_tokens: int, limit: int) -> Lookup:
         self.drop_promise(state)
-        tier, request, prefix = self._tier, state.request, state.prefix
-        has = prefix.probe(tier.index.has, limit)
-        hit = longest_hit(tier.table, has, local_tokens=local_tokens, limit_tokens=limit)
+        tier = self._tier
+        hit = find_hit(
+            tier.index, tier.rule, state.prefix, local_tokens=local_tokens, limit_tokens=limit
+        )
         lookup = Lookup(local_tokens, limit, tier.index.version, hit)
         if lookup.external_tokens:
-            refs = [
-                prefix.ref(group.group_id, page)
-                for group in tier.table.groups
-                for page in _pages_to_hold(group, local_tokens, hit.boundary_tokens)
-            ]
-            tier.index.lease(state.waiting_owner, refs)
+            hold_hit(
+                tier.index,
+                tier.rule,
+                state.prefix,
+                state.waiting_owner,
+                local_tokens=local_tokens,
+                boundary_tokens=hit.boundary_tokens,
+            )
             logger.debug(
                 "request %s: %d local tokens, hit at %d (attention reaches %d)",
-                request.request_id,
+                state.request.request_id,
                 local_tokens,
                 hit.boundary_tokens,
                 hit.attention_tokens,
@@ -139,12 +143,10 @@ class Lookups:
         return lookup
 
     def _record_junction(self, state: RequestState, lookup: Lookup) -> None:
-        """Where attention reaches further than the other groups, the next sibling can hit."""
-        junction = lookup.hit.attention_tokens
-        keeps_points = self._tier.rule.is_sparse or self._tier.table.has_recurrent
-        if keeps_points and junction > lookup.hit.boundary_tokens:
-            state.writer.junctions.add(junction)
-            engine.record_junction(state.request, junction)
+        """Let the scheduler end a chunk where the next sibling can hit."""
+        if has_junction(self._tier.rule, lookup.hit):
+            state.writer.junctions.add(lookup.hit.attention_tokens)
+            engine.record_junction(state.request, lookup.hit.attention_tokens)
 
     def _plan(
         self,
@@ -177,12 +179,6 @@ class Lookups:
                 refs.append(state.prefix.ref(group.group_id, page))
             pages.append(GroupPages(group.group_id, [blocks[page] for page in wanted], []))
         return None
-
-
-def _pages_to_hold(group: GroupSpec, local_tokens: int, boundary_tokens: int) -> range:
-    """Pages to lease for a hit: the last page of a full group holds those before it."""
-    pages = needed_pages(group, local_tokens, boundary_tokens)
-    return pages[-1:] if group.kind is Kind.FULL else pages
 
 
 def _pages_to_fill(

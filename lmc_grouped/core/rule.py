@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from lmc_grouped.core.groups import GroupSpec, GroupTable, Kind
 from lmc_grouped.core.hits import needed_pages
+from lmc_grouped.core.index import Chain
+from lmc_grouped.core.prefix import Prefix
 from lmc_grouped.core.retention import PageMask, check_retention, page_mask, resume_points
 
 _UNBOUNDED_PAGES = 1 << 62
@@ -99,6 +101,19 @@ class RetentionRule:
             return range(stop - 1, stop)
         linked = linked_tokens // group.span_tokens - 1
         return range(max(pages.start, min(linked, stop - 1)), stop)
+
+
+def family_chains(
+    rule: RetentionRule, prefix: Prefix, boundary_tokens: int, linked_tokens: int = 0
+) -> list[Chain]:
+    """The family of a boundary by its keys, for ``PageIndex.join``.
+
+    The prefix must have hashes up to the boundary and what proves it.
+    """
+    return [
+        (group_id, [prefix.block_hash(group_id, page) for page in pages])
+        for group_id, pages in rule.family(boundary_tokens, linked_tokens)
+    ]
 
 
 def _proof_pages(group: GroupSpec) -> int:

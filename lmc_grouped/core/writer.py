@@ -8,7 +8,7 @@ from lmc_grouped.core.index import NewPage, PageIndex, PageRef
 from lmc_grouped.core.plan import PlannedPage, StoreCursor, fit
 from lmc_grouped.core.prefix import Prefix
 from lmc_grouped.core.retention import PageMask
-from lmc_grouped.core.rule import RetentionRule
+from lmc_grouped.core.rule import RetentionRule, family_chains
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +183,7 @@ class PrefixWriter:
         if boundary_tokens + self._rule.proof_tokens > self._prefix.hashed_tokens:
             return False
         return self._index.join(
-            [
-                (group_id, [self._prefix.block_hash(group_id, page) for page in pages])
-                for group_id, pages in self._rule.family(boundary_tokens, linked_tokens)
-            ]
+            family_chains(self._rule, self._prefix, boundary_tokens, linked_tokens)
         )
 
     def _refs(self, pages: Sequence[PlannedPage]) -> list[PageRef]:

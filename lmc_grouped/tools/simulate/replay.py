@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from lmc_grouped.core.hits import Hit, longest_hit, needed_pages
+from lmc_grouped.core.hits import Hit, longest_hit
 from lmc_grouped.core.index import PageIndex
 from lmc_grouped.core.prefix import Prefix
+from lmc_grouped.core.reader import has_junction, hold_hit
 from lmc_grouped.core.writer import PrefixWriter
 from lmc_grouped.tools.simulate.engine import ImitatedEngine
 from lmc_grouped.tools.simulate.pools import Pools
@@ -100,22 +101,23 @@ class Replay:
         return longest_hit(self._table, probe, local_tokens=0, limit_tokens=limit)
 
     def _load(self, prefix: Prefix, boundary_tokens: int) -> None:
-        """Lease what is read back, for as long as that takes."""
+        """Hold what is read back, for as long as that takes."""
         if boundary_tokens == 0:
             return
-        refs = [
-            prefix.ref(group.group_id, page)
-            for group in self._table.groups
-            for page in needed_pages(group, 0, boundary_tokens)
-        ]
         owner = f"load:{self.tally.requests}"
-        self.index.lease(owner, refs)
+        hold_hit(
+            self.index,
+            self._rule,
+            prefix,
+            owner,
+            local_tokens=0,
+            boundary_tokens=boundary_tokens,
+        )
         self.index.release(owner)
 
     def _record_junction(self, writer: PrefixWriter, hit: Hit) -> int:
-        """Where attention reaches further than the other groups, the next sibling can hit."""
-        keeps_points = self._rule.is_sparse or self._table.has_recurrent
-        if not keeps_points or hit.attention_tokens <= hit.boundary_tokens:
+        """Where a step is to end so that the next sibling can hit; 0 for nowhere."""
+        if not has_junction(self._rule, hit):
             return 0
         writer.junctions.add(hit.attention_tokens)
         return hit.attention_tokens
