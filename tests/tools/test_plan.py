@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lmc_grouped.cli import main
 from lmc_grouped.tools.errors import ToolError
-from lmc_grouped.tools.plan.layout import parse_layout
+from lmc_grouped.tools.plan.layout import format_layout, parse_layout
 from lmc_grouped.tools.plan.sizes import format_size, parse_size
 
 LAYOUTS = Path(__file__).parent.parent / "layouts"
@@ -206,6 +206,8 @@ BAD_LAYOUTS = {
     "budget_bytes is -1": layout_of(FULL, budget_bytes=-1),
     "shared_row_bytes is -5": layout_of(FULL, shared_row_bytes=-5),
     "alignment_tokens": layout_of(FULL, alignment_tokens=24),
+    "hash_block_tokens is 0": layout_of(FULL, hash_block_tokens=0),
+    "hash_block_tokens is 5, which does not divide": layout_of(FULL, hash_block_tokens=5),
     "'diagonal'": layout_of(FULL | {"kind": "diagonal"}),
     "`$.groups[0].page_bytes`": layout_of(FULL | {"page_bytes": "many"}),
     "not a layout": [1, 2],
@@ -272,6 +274,12 @@ def test_arguments_out_of_range_are_named_by_argparse(capsys, arguments):
         main(["plan", str(FLASH_NEXT), *arguments])
     assert leaving.value.code == 2
     assert f"argument {arguments[0]}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_a_layout_that_is_written_is_read_back_unchanged(name):
+    layout = parse_layout((LAYOUTS / f"{name}.json").read_bytes())
+    assert parse_layout(format_layout(layout, note="for people")) == layout
 
 
 def test_recurrent_groups_that_cannot_be_reconciled_are_both_named(capsys, tmp_path):

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -12,7 +13,7 @@ SCRATCH_REASON = "scratch: rebuilt from tokens, never stored"
 LARGEST_FILE_BYTES = 64 * 2**20
 
 
-class LayoutGroup(msgspec.Struct, kw_only=True):
+class LayoutGroup(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One group as the file writes it. A scratch group needs no more than its id."""
 
     group_id: int
@@ -21,14 +22,20 @@ class LayoutGroup(msgspec.Struct, kw_only=True):
     page_bytes: int | None = None
     window_tokens: int | None = None
     is_drafter: bool = False
+    layer_names: list[str] = []
+    """Where an engine was asked."""
+    reason: str = SCRATCH_REASON
+    """Why a scratch group takes no part."""
 
 
-class LayoutFile(msgspec.Struct, kw_only=True):
+class LayoutFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The whole file; other keys are ignored."""
 
     max_model_len: int
     groups: list[LayoutGroup]
     name: str = ""
+    note: Any = ""
+    """For people; not read."""
     workers: int | None = None
     budget_bytes: int | None = None
     """Over all workers."""
@@ -36,6 +43,8 @@ class LayoutFile(msgspec.Struct, kw_only=True):
     """Bytes of one row where groups share rows; default: the largest page."""
     alignment_tokens: int | None = None
     """Distance between hit boundaries; default: the least common multiple of the spans."""
+    hash_block_tokens: int | None = None
+    """Tokens behind one block hash; default: the greatest common divisor of the spans."""
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +91,7 @@ def parse_layout(data: bytes) -> Layout:
     for field in ("max_model_len", "workers", "budget_bytes", "shared_row_bytes"):
         _check_positive(field, getattr(file, field))
     _check_positive("alignment_tokens", file.alignment_tokens)
+    _check_positive("hash_block_tokens", file.hash_block_tokens)
     if not file.groups:
         raise ToolError("groups is empty: give at least one group")
     _check_ids(file.groups)
@@ -91,7 +101,7 @@ def parse_layout(data: bytes) -> Layout:
         if group.kind is Kind.SCRATCH:
             _check_positive(f"{where}.span_tokens", group.span_tokens)
             spans.append(group.span_tokens or 1)
-            excluded.append(ExcludedGroup(group.group_id, SCRATCH_REASON))
+            excluded.append(ExcludedGroup(group.group_id, group.reason))
         else:
             stored.append(_group_spec(where, group))
             spans.append(stored[-1].span_tokens)
@@ -102,7 +112,7 @@ def parse_layout(data: bytes) -> Layout:
             groups=tuple(stored),
             excluded=tuple(excluded),
             alignment_tokens=file.alignment_tokens or math.lcm(*spans),
-            hash_block_tokens=math.gcd(*(group.span_tokens for group in stored)) or 1,
+            hash_block_tokens=_hash_block_tokens(file, stored),
         )
     except GroupTableError as error:
         raise ToolError(f"alignment_tokens: {error}") from error
@@ -114,6 +124,52 @@ def parse_layout(data: bytes) -> Layout:
         budget_bytes=file.budget_bytes,
         shared_row_bytes=file.shared_row_bytes,
     )
+
+
+def format_layout(layout: Layout, note: str = "") -> bytes:
+    """The text of a layout file; `parse_layout` reads `layout` back unchanged."""
+    table = layout.table
+    groups = [
+        LayoutGroup(
+            group_id=group.group_id,
+            kind=group.kind,
+            span_tokens=group.span_tokens,
+            page_bytes=group.page_bytes,
+            window_tokens=group.window_tokens,
+            is_drafter=group.is_drafter,
+            layer_names=list(group.layers),
+        )
+        for group in table.groups
+    ]
+    groups += [
+        LayoutGroup(group_id=left.group_id, kind=Kind.SCRATCH, reason=left.reason)
+        for left in table.excluded
+    ]
+    file = LayoutFile(
+        max_model_len=layout.max_model_tokens,
+        groups=sorted(groups, key=lambda group: group.group_id),
+        name=layout.name,
+        note=note,
+        workers=layout.workers,
+        budget_bytes=layout.budget_bytes,
+        shared_row_bytes=layout.shared_row_bytes,
+        alignment_tokens=table.alignment_tokens,
+        hash_block_tokens=table.hash_block_tokens,
+    )
+    return msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n"
+
+
+def _hash_block_tokens(file: LayoutFile, stored: list[GroupSpec]) -> int:
+    spans = sorted({group.span_tokens for group in stored})
+    common_tokens = math.gcd(*spans)
+    if file.hash_block_tokens is None:
+        return common_tokens or 1
+    if common_tokens % file.hash_block_tokens:
+        raise ToolError(
+            f"hash_block_tokens is {file.hash_block_tokens}, which does not divide the spans "
+            f"{spans}: give a divisor of {common_tokens}, or leave it out"
+        )
+    return file.hash_block_tokens
 
 
 def _group_spec(where: str, group: LayoutGroup) -> GroupSpec:
@@ -143,6 +199,7 @@ def _group_spec(where: str, group: LayoutGroup) -> GroupSpec:
         page_bytes=group.page_bytes,
         window_tokens=group.window_tokens,
         is_drafter=group.is_drafter,
+        layers=tuple(group.layer_names),
     )
 
 

@@ -1,8 +1,12 @@
 """The answer of `plan` as a person reads it."""
 
+import sys
+
+import msgspec
+
 from lmc_grouped.core.capacity import context_pages
 from lmc_grouped.core.partition import Partition
-from lmc_grouped.tools.plan.answer import Answer, Question
+from lmc_grouped.tools.plan.answer import Answer, Question, answer
 from lmc_grouped.tools.plan.sizes import format_size
 from lmc_grouped.tools.tables import Align, format_table
 
@@ -14,6 +18,18 @@ _ALIGNS = (
     Align.RIGHT, Align.LEFT, Align.RIGHT, Align.RIGHT, Align.RIGHT,
     Align.RIGHT, Align.RIGHT, Align.RIGHT, Align.LEFT,
 )  # fmt: skip
+
+
+def print_answer(question: Question, *, as_json: bool) -> None:
+    """Answer on stdout; warnings are part of the answer.
+
+    Raises ToolError as `answer` does.
+    """
+    found = answer(question)
+    if as_json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+    else:
+        print(format_answer(question, found))
 
 
 def format_answer(question: Question, found: Answer) -> str:
