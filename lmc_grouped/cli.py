@@ -53,6 +53,11 @@ COMMANDS = (
         "lmc_grouped.tools.certify.command",
     ),
     Command(
+        "inspect",
+        "say what a host budget holds for a model directory, by asking vLLM for its groups",
+        "lmc_grouped.tools.inspect.command",
+    ),
+    Command(
         "plan",
         "say what a host budget holds for the groups of a model, without an engine",
         "lmc_grouped.tools.plan.command",

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from lmc_grouped.cli import main as lmc_grouped
+from lmc_grouped.tools.plan.layout import read_layout
 from lmc_grouped.tools.serving import GROUPED_CONNECTOR, Server
 from lmc_grouped.tools.tiny_models import find_recipe
 from tests.engine.conftest import model_dir
@@ -14,7 +15,7 @@ from tests.engine.conftest import model_dir
 ROOT = Path(__file__).parents[2]
 
 
-def test_two_tensor_parallel_workers_restore_exactly() -> None:
+def test_two_tensor_parallel_workers_restore_exactly(tmp_path: Path) -> None:
     environment = os.environ | {
         "VLLM_CPU_OMP_THREADS_BIND": "0|1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
@@ -38,6 +39,12 @@ def test_two_tensor_parallel_workers_restore_exactly() -> None:
         assert damaged["logprobs"] != local["logprobs"], (
             f"a lost page of rank {rank} went unnoticed"
         )
+    layout = tmp_path / "layout.json"
+    settings = ["--block-size", "32", "--dtype", "float32", "--workers", "2"]
+    model = str(model_dir("gemma3"))
+    assert lmc_grouped(["inspect", "--model", model, "--output", str(layout), *settings]) == 0
+    inspected = read_layout(layout).table.to_json().decode()
+    assert answers["tables"] == [inspected, inspected], "inspect knows what each rank holds"
 
 
 def test_a_served_model_is_certified_over_http(tmp_path: Path) -> None:

@@ -20,6 +20,13 @@ def damage(worker: Any, slots: dict[int, list[int]], rank: int) -> int:
     return len(slots)
 
 
+def group_table(worker: Any) -> str:
+    """What one rank made of the engine's groups; runs in every worker."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+    return get_kv_transfer_group().worker_half.table.to_json().decode()
+
+
 def main(model_dir: str) -> None:
     from vllm import LLM, SamplingParams
     from vllm.config import KVTransferConfig
@@ -50,7 +57,11 @@ def main(model_dir: str) -> None:
             "cached_tokens": output.num_cached_tokens,
         }
 
-    answers = {"cold": run(), "local": run()}
+    answers: dict[str, Any] = {
+        "tables": llm.collective_rpc(group_table),
+        "cold": run(),
+        "local": run(),
+    }
     llm.reset_prefix_cache()
     answers["restored"] = run()
     for rank in (0, 1):
