@@ -14,6 +14,7 @@ from lmc_grouped.cli import main
 from lmc_grouped.core.groups import ExcludedGroup, GroupTable
 from lmc_grouped.tools.inspect import ask, command
 from lmc_grouped.tools.inspect.messages import Device, Found, Request
+from lmc_grouped.tools.inspect.program import plain_weights
 from lmc_grouped.tools.plan.layout import read_layout
 from tests.factories import full, recurrent, window
 
@@ -191,6 +192,22 @@ def test_arguments_out_of_range_are_named_by_argparse(model, capsys, arguments):
         inspect(model, *BUDGET, *arguments)
     assert leaving.value.code == 2
     assert f"argument {arguments[0]}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("quantisation", "is_taken_off"),
+    [
+        (None, False),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, True),
+        ({"quant_method": "compressed-tensors", "kv_cache_scheme": None}, True),
+        ({"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8}}, False),
+        ({"quant_method": "modelopt", "quantization": {"kv_cache_quant_algo": "FP8"}}, False),
+        ({"config_groups": [{"kv_cache_quant_config": {"bits": 8}}]}, False),
+    ],
+)
+def test_only_a_quantisation_that_spares_the_cache_is_taken_off(quantisation, is_taken_off):
+    settings = {} if quantisation is None else {"quantization_config": quantisation}
+    assert plain_weights(settings) == ({"quantization_config": None} if is_taken_off else {})
 
 
 @pytest.fixture

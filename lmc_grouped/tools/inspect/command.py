@@ -13,7 +13,8 @@ The answer is that of the vLLM installed here, on its platform. Where another
 machine serves the model, pass --block-size and --dtype as there: the CPU build's
 blocks are 128 tokens unless told otherwise, and it may keep recurrent states in
 float32. A block size that does not suit the recurrent states is enlarged by vLLM.
-Drafters, pipeline and context parallelism, quantised caches and LMCache's
+Quantised weights are taken as plain ones, which changes nothing about the cache.
+Drafters, pipeline and context parallelism, a --kv-cache-dtype and LMCache's
 chunk_size are not asked about.
 
 exit status: 0 there is an answer, with warnings or without; 2 bad input, or a

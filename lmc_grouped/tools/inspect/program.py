@@ -5,9 +5,11 @@ and because a model may bring it down. The request is JSON on stdin; the reply g
 to the file named on the command line.
 """
 
+import json
 import sys
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
@@ -27,6 +29,7 @@ def find(request: Request) -> Found:
     from lmc_grouped.tools.inspect.rank import BareRank
 
     load_general_plugins()
+    overrides = plain_weights(json.loads((Path(request.model_dir) / "config.json").read_bytes()))
     vllm_config = EngineArgs(
         model=request.model_dir,
         skip_tokenizer_init=True,
@@ -37,6 +40,7 @@ def find(request: Request) -> Found:
         distributed_executor_backend="mp",
         enable_prefix_caching=True,
         enforce_eager=True,
+        hf_overrides=overrides,
     ).create_engine_config()
     kv_cache_config = BareRank(vllm_config, request.device).find_groups()
     engine.check_hybrid_manager(kv_cache_config, vllm_config)
@@ -45,9 +49,36 @@ def find(request: Request) -> Found:
         kv_cache_config, alignment_tokens=alignment_tokens, hash_block_tokens=hash_block_tokens
     )
     asked = f"vLLM {vllm.__version__} on {current_platform.device_name}"
+    if overrides:
+        asked += ", weights taken as not quantised"
     if table.has_recurrent:
         asked += f", recurrent states as {vllm_config.cache_config.mamba_ssm_cache_dtype}"
     return Found(table=table, max_model_tokens=vllm_config.model_config.max_model_len, engine=asked)
+
+
+def plain_weights(settings: dict[str, Any]) -> dict[str, Any]:
+    """What to override in a model's config.json so that its weights are not quantised.
+
+    The cache does not depend on them, and vLLM builds quantised layers only where it
+    has kernels for them, which a CPU often lacks. A checkpoint that quantises its
+    cache too is left alone.
+    """
+    quantisation = settings.get("quantization_config")
+    if quantisation is None or _quantises_cache(quantisation):
+        return {}
+    return {"quantization_config": None}
+
+
+def _quantises_cache(settings: Any) -> bool:
+    """Whether a setting about the KV cache has a value, at any depth."""
+    if isinstance(settings, list):
+        return any(map(_quantises_cache, settings))
+    if not isinstance(settings, dict):
+        return False
+    return any(
+        ("kv_cache" in key and value not in (None, {}, [])) or _quantises_cache(value)
+        for key, value in settings.items()
+    )
 
 
 def describe(error: BaseException) -> str:
