@@ -22,6 +22,7 @@ def test_the_groups_are_those_of_a_started_engine(
     shutil.copy(Path(served.model) / "config.json", bare)
     output = tmp_path / "layout.json"
     settings = ["--block-size", str(recipe.block_size_tokens), "--dtype", recipe.dtype]
+    settings += ["--mamba-ssm-cache-dtype", recipe.state_dtype]
     settings += ["--max-model-len", str(served.max_model_len), "--budget", "64MiB", "--json"]
     status = main(["inspect", "--model", str(bare), "--output", str(output), *settings])
     out, err = capfd.readouterr()

@@ -10,9 +10,10 @@ of one tensor-parallel rank without weights, and groups them as at a start. Noth
 is downloaded, and no code that DIR brings is run.
 
 The answer is that of the vLLM installed here, on its platform. Where another
-machine serves the model, pass --block-size and --dtype as there: the CPU build's
-blocks are 128 tokens unless told otherwise, and it may keep recurrent states in
-float32. A block size that does not suit the recurrent states is enlarged by vLLM.
+machine serves the model, pass --block-size, --dtype and --mamba-ssm-cache-dtype as
+there: the CPU build's blocks are 128 tokens unless told otherwise, and on some
+processors it keeps recurrent states in float32. A block size that does not suit the
+recurrent states is enlarged by vLLM.
 Quantised weights are taken as plain ones, which changes nothing about the cache.
 Drafters, pipeline and context parallelism, a --kv-cache-dtype and LMCache's
 chunk_size are not asked about.
@@ -26,19 +27,19 @@ import os
 import sys
 from pathlib import Path
 
+from lmc_grouped.tools.arguments import named, positive
 from lmc_grouped.tools.errors import ToolError
 from lmc_grouped.tools.inspect.ask import ask_vllm, check_model_dir
 from lmc_grouped.tools.inspect.messages import Found, Request
 from lmc_grouped.tools.plan.arguments import (
     add_question_arguments,
-    named,
-    positive,
     read_question,
 )
 from lmc_grouped.tools.plan.layout import Layout, format_layout
 from lmc_grouped.tools.plan.report import print_answer
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
+STATE_DTYPES = ("auto", "float32", "float16", "bfloat16")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=DTYPES, default="auto",
         help="the model's type, as vLLM's; default %(default)s",
     )  # fmt: skip
+    add(
+        "--mamba-ssm-cache-dtype", choices=STATE_DTYPES, default="auto",
+        help="the type of recurrent states, as vLLM's; default %(default)s",
+    )  # fmt: skip
     add("--verbose", action="store_true", help="let vLLM write to stderr")
     add_question_arguments(
         parser,
@@ -83,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
             max_model_tokens=arguments.max_model_len,
             block_tokens=arguments.block_size,
             dtype=arguments.dtype,
+            state_dtype=arguments.mamba_ssm_cache_dtype,
         ),
         is_verbose=arguments.verbose,
     )

@@ -26,6 +26,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     block_tokens: int | None
     dtype: str
     """As vLLM names it."""
+    state_dtype: str = "auto"
+    """`mamba_ssm_cache_dtype` of vLLM."""
     device: Device = Device.META
 
 

@@ -34,6 +34,7 @@ def find(request: Request) -> Found:
         model=request.model_dir,
         skip_tokenizer_init=True,
         dtype=request.dtype,
+        mamba_ssm_cache_dtype=request.state_dtype,
         max_model_len=request.max_model_tokens,
         block_size=request.block_tokens,
         tensor_parallel_size=request.workers,
