@@ -9,7 +9,8 @@ export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env demo test test-unit test-engine test-v100 lint types format bench-restore bench-index clean
+.PHONY: help env demo test test-unit test-engine test-v100 lint types format bench-restore \
+	bench-index compat clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,13 +24,16 @@ demo: env  ## store, reset and restore a hybrid model's prefix, on CPU
 test: lint types test-unit test-engine  ## every check
 
 test-unit: env  ## tests that start no engine
-	$(BIN)/python -m pytest -m "not engine"
+	$(BIN)/python -m pytest -m "not engine and not compat"
 
 test-engine: env  ## tests that start vLLM
 	$(BIN)/python -m pytest -m engine
 
 test-v100: env  ## pool sizes against the V100 engine's own code (downloads it)
 	$(BIN)/python -m tests.v100
+
+compat: env  ## ask every LMCache release (downloads them)
+	$(BIN)/python -m pytest -m "not engine" tests/compat tests/patches
 
 lint: env  ## ruff: rules and formatting
 	$(BIN)/ruff check .
@@ -49,5 +53,5 @@ bench-index: env  ## cost of the index: store, evict, look up, memory
 	$(BIN)/python -m lmc_grouped.tools.bench_index
 
 clean:  ## remove the environment, caches and built models
-	rm -rf .venv .venv.* .models .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf .venv .venv.* .compat .models .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
