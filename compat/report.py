@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from compat.cases import CASES, Case
 from compat.expectations import Defect, Entry, expectations
 from compat.releases import Release, releases, revisions
-from compat.verdicts import Verdict
 from patches import PATCHES
 
 HEAD = """\
@@ -125,20 +124,3 @@ def _range(versions: Sequence[str]) -> str:
     if list(versions) != pinned[first : last + 1]:
         return ", ".join(versions)
     return versions[0] if first == last else f"{versions[0]} to {versions[-1]}"
-
-
-def rows_of(native: Sequence[Verdict], patched: Sequence[Verdict]) -> list[list[str]]:
-    """Per case: question, without patches, with patches, what to do; for one release."""
-    rows = []
-    for plain, mended in zip(native, patched, strict=True):
-        remedy = plain.remedy or mended.remedy
-        rows.append([plain.case.title, state(plain), state(mended), remedy])
-    return rows
-
-
-def state(verdict: Verdict) -> str:
-    """One word for a verdict's answer; capitals where it is not what is expected."""
-    word = "right" if verdict.answer == verdict.case.right else "wrong"
-    if isinstance(verdict.answer, str) and verdict.answer.startswith("raises "):
-        word = "right" if word == "right" else "raises"
-    return word if verdict.is_green else word.upper()

@@ -34,6 +34,11 @@ class Verdict:
     """What to do about a verdict that is not green."""
 
     @property
+    def is_right(self) -> bool:
+        """Whether the answer is the right one, whatever was expected."""
+        return self.kind in (Kind.RIGHT, Kind.UNEXPECTED_PASS)
+
+    @property
     def is_green(self) -> bool:
         """Whether the answer is what the expectations say."""
         return self.kind in GREEN

@@ -58,6 +58,11 @@ COMMANDS = (
         "lmc_grouped.tools.inspect.command",
     ),
     Command(
+        "compat",
+        "say what the installed LMCache release, or every one, does with KV-cache groups",
+        "lmc_grouped.tools.compat",
+    ),
+    Command(
         "plan",
         "say what a host budget holds for the groups of a model, without an engine",
         "lmc_grouped.tools.plan.command",

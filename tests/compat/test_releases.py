@@ -7,7 +7,10 @@ stores scratch groups; `make compat` asks all.
 """
 
 import builtins
+import shutil
 from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,8 @@ from compat.cases import CASES, Case, Conversion
 from compat.expectations import Entry, expectations
 from compat.probe import Report
 from compat.releases import newest, releases
+from compat.runner import ask
+from compat.runner import request as question
 from compat.verdicts import Kind, Verdict, judge, judge_ours
 
 QUICK = ("0.5.0", "0.5.5", newest().version)
@@ -108,3 +113,33 @@ def test_patches_can_be_applied_twice_and_taken_out(version: str, reports: dict[
     assert report.patch_states_again == report.patch_states
     assert report.reverted == report.native
     assert report.patched != report.native
+
+
+@pytest.mark.compat
+def test_a_release_that_nobody_pinned_is_asked_and_compared(tmp_path: Path):
+    made_up = next_release(tmp_path)
+    (report,) = ask([question("0.5.99", made_up)])
+    assert report.failure == ""
+    verdicts = judge(report, expectations(newest().version))
+    assert [v.case.name for v in verdicts if not v.is_green] == []
+
+
+@pytest.mark.compat
+def test_another_lmcache_than_the_one_asked_for_is_refused(tmp_path: Path):
+    made_up = next_release(tmp_path)
+    wrong_version, wrong_place = ask([question("0.5.98", made_up), question("0.5.6", tmp_path)])
+    assert "imported 0.5.99" in wrong_version.failure
+    assert wrong_place.failure.startswith("WrongRelease")
+    assert wrong_place.native == {}
+
+
+def next_release(folder: Path) -> Path:
+    """The newest release under a version that nobody pinned."""
+    made_up = folder / "made-up"
+    made_up.mkdir()
+    package = Path(metadata.distribution("lmcache").locate_file("lmcache"))
+    shutil.copytree(package, made_up / "lmcache")
+    information = made_up / "lmcache-0.5.99.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: lmcache\nVersion: 0.5.99\n")
+    return made_up
