@@ -18,7 +18,7 @@ from typing import Any
 LOGGER = "lmc_grouped.patches"
 """Below the package's own logger, whose lines go where the engine's go."""
 PACKAGE = "lmcache"
-_PATCH, _ORIGINAL = "_lmc_grouped_patch", "_lmc_grouped_original"
+_PATCH, _ORIGINAL, _WRAP = "_lmc_grouped_patch", "_lmc_grouped_original", "_lmc_grouped_wrap"
 
 logger = logging.getLogger(LOGGER)
 
@@ -87,7 +87,7 @@ class Patch:
     def _apply(self) -> State:
         try:
             places = [_Place.of(site) for site in self.sites]
-            if all(_is_ours(place.current, self.name) for place in places):
+            if all(_has(place.current, self.name) for place in places):
                 return State.APPLIED
             if not self.has_defect():
                 return State.NOT_NEEDED
@@ -97,11 +97,7 @@ class Patch:
             logger.exception("lmc_grouped patch %s cannot tell whether it is needed", self.name)
             return State.UNCLEAR
         for place, site in zip(places, self.sites, strict=True):
-            original = place.current
-            replacement = functools.wraps(original)(site.wrap(original))
-            setattr(replacement, _PATCH, self.name)
-            setattr(replacement, _ORIGINAL, original)
-            place.put(replacement)
+            place.put(_replacement(place.current, self.name, site.wrap))
         return State.APPLIED
 
     def revert(self) -> bool:
@@ -112,8 +108,8 @@ class Patch:
                 place = _Place.of(site)
             except (ImportError, AttributeError):
                 continue
-            if _is_ours(place.current, self.name):
-                place.put(getattr(place.current, _ORIGINAL))
+            if _has(place.current, self.name):
+                place.put(_without(place.current, self.name))
                 was_there = True
         return was_there
 
@@ -163,5 +159,28 @@ def _bound_names(function: Function) -> Iterator[tuple[ModuleType, str]]:
                     yield module, name
 
 
-def _is_ours(function: Function, patch_name: str) -> bool:
-    return getattr(function, _PATCH, None) == patch_name
+def _replacement(
+    original: Function, patch_name: str, wrap: Callable[[Function], Function]
+) -> Function:
+    replacement = functools.wraps(original)(wrap(original))
+    for name, value in ((_PATCH, patch_name), (_ORIGINAL, original), (_WRAP, wrap)):
+        setattr(replacement, name, value)
+    return replacement
+
+
+def _has(function: Function, patch_name: str) -> bool:
+    """Whether the patch is in place, maybe under others."""
+    while hasattr(function, _PATCH):
+        if getattr(function, _PATCH) == patch_name:
+            return True
+        function = getattr(function, _ORIGINAL)
+    return False
+
+
+def _without(function: Function, patch_name: str) -> Function:
+    """The function without one patch; those above it are put on again."""
+    below: Function = getattr(function, _ORIGINAL)
+    if getattr(function, _PATCH) == patch_name:
+        return below
+    rest = _without(below, patch_name)
+    return _replacement(rest, getattr(function, _PATCH), getattr(function, _WRAP))

@@ -1,36 +1,41 @@
 """P6: a hit ends where a scratch ring can be rebuilt.
 
-A ring is not stored; the engine rebuilds it from tokens, from a multiple of its
-own block on. A hit in between gives wrong output without any error (case A24).
+A ring is not stored. The engine rebuilds it from tokens, from a multiple of the
+ring's own block on, so a hit must end at such a multiple, and before the last
+token: a full hit is rewound by one token, which no ring can follow. A hit
+anywhere else gives wrong output without any error (case A24).
 """
 
+import logging
 import math
-from types import SimpleNamespace
+from collections.abc import Sequence
 from typing import Any
 
 from patches.base import Function, Patch, Site
-
-CONNECTOR = "lmcache.integration.vllm.lmcache_mp_connector"
-_FREED = "_lmc_grouped_freed_tokens"
+from patches.questions import CONNECTOR, scheduler_half, tokens_to_load
+from patches.vllm_groups import scratch_ids
 
 
 def _has_defect() -> bool:
-    from lmcache.integration.vllm import lmcache_mp_connector as connector
-
-    # Before 0.5.5 there is no such function: the constructor counts every group.
-    if not hasattr(connector, "get_vllm_scheduler_block_size"):
-        return False
-
-    def group(block: int, cacheable: bool) -> Any:
-        spec = SimpleNamespace(block_size=block, prefix_cacheable=cacheable)
-        return SimpleNamespace(kv_cache_spec=spec)
-
-    engine = SimpleNamespace(
-        parallel_config=SimpleNamespace(decode_context_parallel_size=1),
-        cache_config=SimpleNamespace(block_size=4),
+    import torch
+    from vllm.v1.kv_cache_interface import (
+        CircularBufferSpec,
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
     )
-    config = SimpleNamespace(kv_cache_groups=[group(4, True), group(16, False)])
-    return connector.get_vllm_scheduler_block_size(engine, config) != 16
+
+    one = {"num_kv_heads": 1, "head_size": 8, "dtype": torch.float16}
+    specs = [FullAttentionSpec(block_size=32, **one), CircularBufferSpec(block_size=256, **one)]
+    groups = [KVCacheGroupSpec([f"layer.{i}"], spec) for i, spec in enumerate(specs)]
+    config = KVCacheConfig(num_blocks=1, kv_cache_tensors=[], kv_cache_groups=groups)
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # it is nobody's connector, and need not be told of
+    try:
+        half = scheduler_half(config, chunk_tokens=256)
+        return tokens_to_load(half, prompt_tokens=768, stored_tokens=768) != 512
+    finally:
+        logging.disable(disabled)
 
 
 def _constructor(original: Function) -> Function:
@@ -38,58 +43,83 @@ def _constructor(original: Function) -> Function:
         original(self, vllm_config, *args, **kwargs)
         from vllm.v1.core.kv_cache_utils import resolve_dcp_kv_block_size
 
-        config = getattr(self, "_kv_cache_config", None)
+        config: Any = getattr(self, "_kv_cache_config", None)
+        if not scratch_ids(config):
+            return
         ranks = vllm_config.parallel_config.decode_context_parallel_size
-        every_span = [
+        spans = [
             resolve_dcp_kv_block_size(group.kv_cache_spec, ranks)
-            for group in getattr(config, "kv_cache_groups", None) or ()
+            for group in config.kv_cache_groups
         ]
-        self._hit_alignment_tokens = math.lcm(self._hit_alignment_tokens, *every_span)
+        self._hit_alignment_tokens = math.lcm(*spans)
+        if hasattr(self, "scheduler_adapter"):
+            self.scheduler_adapter = AlignedLookups(
+                self.scheduler_adapter, self._hit_alignment_tokens
+            )
 
     return __init__
 
 
-def _matched_tokens(original: Function) -> Function:
-    def get_num_new_matched_tokens(self: Any, request: Any, num_computed_tokens: int) -> Any:
-        promised, is_async = original(self, request, num_computed_tokens)
-        if not promised:
-            return promised, is_async
-        tracker = self.request_trackers[request.request_id]
-        found = tracker.num_lmcache_hit_tokens
-        usable = found - found % self._hit_alignment_tokens
-        if usable == found:
-            return promised, is_async
-        # What is stored stays stored (`num_stored_tokens`); less of it is loaded.
-        tracker.num_lmcache_hit_tokens = usable
-        if getattr(tracker, _FREED, None) != (usable, found):
-            _free(self.scheduler_adapter, tracker, usable, found)
-            setattr(tracker, _FREED, (usable, found))
-        promised = max(0, usable - num_computed_tokens)
-        return promised, promised > 0
+class AlignedLookups:
+    """LMCache's scheduler adapter, asked only for prefixes that can be used.
 
-    return get_num_new_matched_tokens
+    Cutting a longer answer would not do: the server has then taken the window
+    tails before the longer end, not before the shorter one. So the question is
+    cut, and an answer in between is given back and asked again, shorter.
+    """
 
+    def __init__(self, adapter: Any, alignment_tokens: int) -> None:
+        self._adapter = adapter
+        self._alignment_tokens = alignment_tokens
+        self._asked: dict[str, tuple[Sequence[int], dict[str, Any]]] = {}
+        self._limit_tokens: dict[str, int] = {}
 
-def _free(adapter: Any, tracker: Any, start_tokens: int, end_tokens: int) -> None:
-    """Give back the read locks of chunks that the lookup took and nobody will load."""
-    adapter.free_lookup_locks(
-        token_ids=tracker.get_token_ids(),
-        start=start_tokens,
-        end=end_tokens,
-        request_id=tracker.request_id,
-        cache_salt=tracker.cache_salt,
-        request_configs=tracker.request_configs,
-    )
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._adapter, name, value)
+
+    def maybe_submit_lookup_request(
+        self, request_id: str, token_ids: Sequence[int], **more: Any
+    ) -> None:
+        """Ask for the longest usable prefix; not at all when there is none."""
+        more.pop("reserve_last_token", None)  # the cut is at most the last but one token
+        longest = min(len(token_ids) - 1, self._limit_tokens.get(request_id, len(token_ids)))
+        usable = longest - longest % self._alignment_tokens
+        if usable <= 0:
+            return
+        self._asked[request_id] = (token_ids, more)
+        self._adapter.maybe_submit_lookup_request(request_id, token_ids=token_ids[:usable], **more)
+
+    def check_lookup_result(self, request_id: str) -> int | None:
+        """Tokens that can be loaded; ``None``: not known yet, ask again."""
+        found = self._adapter.check_lookup_result(request_id)
+        if not found or found % self._alignment_tokens == 0:
+            return found
+        token_ids, more = self._asked[request_id]
+        self._adapter.free_lookup_locks(
+            token_ids=token_ids, start=0, end=found, request_id=request_id, **more
+        )
+        self._adapter.cleanup_lookup_result(request_id)
+        self._limit_tokens[request_id] = found - found % self._alignment_tokens
+        return None
+
+    def end_session(self, request_id: str) -> None:
+        """The request is over."""
+        self._asked.pop(request_id, None)
+        self._limit_tokens.pop(request_id, None)
+        self._adapter.end_session(request_id)
 
 
 PATCH = Patch(
     name="P6",
-    summary="hits are aligned to scratch rings too",
+    summary="hits end where scratch rings can be rebuilt",
     upstream="",
-    retire_when="get_vllm_scheduler_block_size counts scratch groups in",
+    retire_when="LMCache ends hits at multiples of every ring, before the last token",
     has_defect=_has_defect,
-    sites=(
-        Site((CONNECTOR,), "LMCacheMPConnector.__init__", _constructor),
-        Site((CONNECTOR,), "LMCacheMPConnector.get_num_new_matched_tokens", _matched_tokens),
-    ),
+    sites=(Site((CONNECTOR,), "LMCacheMPConnector.__init__", _constructor),),
 )

@@ -115,11 +115,15 @@ def _alignment() -> Answer:
     return f"hits are aligned to {half._hit_alignment_tokens}"
 
 
-def _where_a_hit_ends() -> Answer:
-    from compat.cases import surface
+def _where_a_hit_ends(prompt: int, stored: int, chunk: int) -> Callable[[], Answer]:
+    def ask() -> Answer:
+        from compat.cases import surface
 
-    half = surface.scheduler_half(_ring_256(), chunk_tokens=32)
-    return f"{surface.tokens_to_load(half, prompt_tokens=1000, stored_tokens=992)} tokens"
+        half = surface.scheduler_half(_ring_256(), chunk_tokens=chunk)
+        promised = surface.tokens_to_load(half, prompt_tokens=prompt, stored_tokens=stored)
+        return f"{promised} tokens"
+
+    return ask
 
 
 def _layout_hint() -> Answer:
@@ -227,9 +231,23 @@ SCHEDULING: tuple[Case, ...] = (
     ),
     Case(
         name="alignment/hit",
-        title="1,000 tokens, 992 of them stored in chunks of 32, a ring of 256: tokens to load",
+        title="a ring of 256, 992 of 1,000 tokens stored in chunks of 32: tokens to load",
         right="768 tokens",
-        ask=_where_a_hit_ends,
+        ask=_where_a_hit_ends(prompt=1000, stored=992, chunk=32),
         field_cases=("A24",),
+    ),
+    Case(
+        name="alignment/partial-hit",
+        title="the same with 544 tokens stored",
+        right="512 tokens",
+        ask=_where_a_hit_ends(prompt=1000, stored=544, chunk=32),
+        field_cases=("A24",),
+    ),
+    Case(
+        name="alignment/last-token",
+        title="a ring of 256, all of 768 tokens stored in chunks of 256: tokens to load",
+        right="512 tokens",
+        ask=_where_a_hit_ends(prompt=768, stored=768, chunk=256),
+        field_cases=("A12", "A24"),
     ),
 )

@@ -1,5 +1,6 @@
 """What every patch can do, on a made-up release."""
 
+import dataclasses
 import sys
 from types import ModuleType
 
@@ -89,6 +90,19 @@ def test_methods_and_static_methods_can_be_replaced(release: ModuleType):
     assert patch(*method_sites()).apply() is State.APPLIED
     assert (release.Tool().method(), release.Tool.static()) == ("right", "right")
     assert release.Tool().static() == "right"
+
+
+def test_a_patch_under_another_one_is_found_and_can_be_taken_out(release: ModuleType):
+    below = patch(double_site())
+    more = Site((DEFINES,), "double", lambda original: lambda number: original(number) + 1)
+    above = dataclasses.replace(patch(more), name="P10")
+    assert [below.apply(), above.apply(), below.apply()] == [State.APPLIED] * 3
+    assert release.double(4) == 9
+    assert below.revert()
+    assert release.double(4) == sys.modules[IMPORTS].double(4) == 13
+    assert not below.revert()
+    assert above.revert()
+    assert release.double(4) == 12
 
 
 def test_a_release_without_the_defect_is_left_alone(release: ModuleType):
