@@ -10,7 +10,7 @@ export PYTHONHASHSEED := 0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help env demo test test-unit test-engine test-v100 lint types format bench-restore \
-	bench-index compat clean
+	bench-index compat compat-engine clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,13 +27,16 @@ test-unit: env  ## tests that start no engine
 	$(BIN)/python -m pytest -m "not engine and not compat"
 
 test-engine: env  ## tests that start vLLM
-	$(BIN)/python -m pytest -m engine
+	$(BIN)/python -m pytest -m "engine and not compat"
 
 test-v100: env  ## pool sizes against the V100 engine's own code (downloads it)
 	$(BIN)/python -m tests.v100
 
 compat: env  ## ask every LMCache release (downloads them)
 	$(BIN)/python -m pytest -m "not engine" tests/compat tests/patches
+
+compat-engine: env  ## LMCache's own connector on a ring model, with and without patches
+	$(BIN)/python -m pytest -m engine tests/compat
 
 lint: env  ## ruff: rules and formatting
 	$(BIN)/ruff check .
