@@ -1,21 +1,41 @@
-"""Throw-away copies of the pinned releases, fetched with plain pip and unpacked.
+"""Throw-away copies of what is pinned, fetched with plain pip and unpacked.
 
-LMCache is pure enough to run from an unpacked wheel put first on the path, so
-a release costs one download and no environment of its own: what it imports is
-what the environment in use has.
+An LMCache release is pure enough to run from an unpacked wheel put first on the path, so it
+costs one download and no environment of its own: what it imports is what the
+environment in use has. So are the Python sources of an engine.
 """
 
 import hashlib
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
-from compat.releases import PinError, Release
+from compat.releases import PinError
+
+_BARE = ("--no-deps", "--only-binary=:all:")
 
 DEFAULT_FOLDER = Path(".compat")
 """In the working directory: the root of the clone when `make` runs."""
+
+
+class Pinned(Protocol):
+    """What is needed to fetch something: a ``Release`` or an ``Engine``."""
+
+    @property
+    def distribution(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def wheels(self) -> Mapping[str, str]: ...
+    @property
+    def python_tag(self) -> str: ...
+    @property
+    def pip_options(self) -> Sequence[str]: ...
+    @property
+    def beside(self) -> Sequence[str]: ...
 
 
 class FetchError(RuntimeError):
@@ -23,48 +43,52 @@ class FetchError(RuntimeError):
 
 
 def unpacked(
-    release: Release, folder: Path = DEFAULT_FOLDER, note: Callable[[str], None] = lambda line: None
+    pinned: Pinned, folder: Path = DEFAULT_FOLDER, note: Callable[[str], None] = lambda line: None
 ) -> Path:
-    """The directory that holds the release's packages; fetched when missing.
+    """The directory that holds the packages of what is pinned; fetched when missing.
 
     Args:
-        release: a pinned release.
-        folder: where wheels and unpacked releases are kept.
+        pinned: a release or an engine.
+        folder: where wheels and unpacked wheels are kept.
         note: told what is being fetched.
 
     Raises:
         FetchError: pip failed.
         PinError: the wheel's name or hash is not a pinned one.
     """
-    target = folder / f"lmcache-{release.version}"
+    target = folder / f"{pinned.distribution}-{pinned.version}"
     if target.is_dir():
         return target
-    wheel = _cached_wheel(release, folder)
+    wheel = _cached_wheel(pinned, folder)
     if wheel is None:
-        note(f"fetching LMCache {release.version}")
-        wheel = _fetch(release, folder)
-    _check(release, wheel)
+        note(f"fetching {pinned.distribution} {pinned.version}")
+        wheel = _fetch(pinned, folder)
+    _check(pinned, wheel)
     # Renamed when complete, so that an interrupted unpacking is not taken for one.
     partial = folder / f"{target.name}.partial"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(partial)
+    if pinned.beside:
+        _pip("install", *_BARE, "--upgrade", "--target", str(partial), *pinned.beside)
     partial.rename(target)
     return target
 
 
-def _cached_wheel(release: Release, folder: Path) -> Path | None:
-    found = sorted((folder / "wheels").glob(f"lmcache-{release.version}-{_python_tag()}-*.whl"))
+def _cached_wheel(pinned: Pinned, folder: Path) -> Path | None:
+    name = pinned.distribution.replace("-", "_")
+    pattern = f"{name}-{pinned.version}-{pinned.python_tag}-*.whl"
+    found = sorted((folder / "wheels").glob(pattern))
     return found[0] if found else None
 
 
-def _fetch(release: Release, folder: Path) -> Path:
+def _fetch(pinned: Pinned, folder: Path) -> Path:
     wheels = folder / "wheels"
     wheels.mkdir(parents=True, exist_ok=True)
-    _pip("download", "--no-deps", "--only-binary=:all:", "-d", str(wheels),
-         f"lmcache=={release.version}")  # fmt: skip
-    wheel = _cached_wheel(release, folder)
+    requirement = f"{pinned.distribution}=={pinned.version}"
+    _pip("download", *_BARE, *pinned.pip_options, "-d", str(wheels), requirement)
+    wheel = _cached_wheel(pinned, folder)
     if wheel is None:
-        raise FetchError(f"pip said it fetched LMCache {release.version}, but no wheel is there")
+        raise FetchError(f"pip said it fetched {requirement}, but no such wheel is in {wheels}")
     return wheel
 
 
@@ -75,16 +99,12 @@ def _pip(*arguments: str) -> None:
         raise FetchError(f"pip {' '.join(arguments)} failed: {done.stderr.strip()[-500:]}")
 
 
-def _check(release: Release, wheel: Path) -> None:
-    pinned = release.wheels.get(wheel.name)
+def _check(pinned: Pinned, wheel: Path) -> None:
+    expected = pinned.wheels.get(wheel.name)
     found = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    if found != pinned:
-        expected = pinned or f"none; known wheels are {', '.join(release.wheels)}"
+    if found != expected:
+        known = expected or f"none; known wheels are {', '.join(pinned.wheels)}"
         raise PinError(
-            f"{wheel.name} has SHA-256 {found}, pinned is {expected}. "
-            "Remove the file and fetch it again, or correct compat/releases.toml"
+            f"{wheel.name} has SHA-256 {found}, pinned is {known}. "
+            "Remove the file and fetch it again, or correct the pin in compat/"
         )
-
-
-def _python_tag() -> str:
-    return f"cp{sys.version_info.major}{sys.version_info.minor}"

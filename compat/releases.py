@@ -1,5 +1,6 @@
 """The pins: which releases exist, with which wheels, and what field reports name."""
 
+import sys
 import tomllib
 from dataclasses import dataclass, field
 from datetime import date
@@ -21,6 +22,13 @@ class Release:
     released: date
     wheels: dict[str, str] = field(repr=False, compare=False)
     """File name -> SHA-256, for the interpreters and platforms we know."""
+    distribution: str = "lmcache"
+    python_tag: str = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    """Which of the wheels is wanted."""
+    pip_options: tuple[str, ...] = ()
+    """What pip must be told to fetch it."""
+    beside: tuple[str, ...] = ()
+    """Requirements installed into the same directory."""
 
 
 @dataclass(frozen=True, slots=True)

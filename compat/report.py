@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from compat.cases import CASES, Case
+from compat.engine_surface import QUESTIONS
+from compat.engines import engines
 from compat.expectations import Defect, Entry, expectations
 from compat.releases import Release, releases, revisions
 from patches import PATCHES
@@ -31,6 +33,7 @@ def documentation() -> str:
     """The text of ``docs/compat.md``."""
     known = {release: expectations(release.version) for release in releases()}
     parts = [HEAD, _matrix(known), NOTES, _defects(known), _patches(known), _revisions()]
+    parts.append(_engines())
     return "\n".join(parts)
 
 
@@ -108,6 +111,19 @@ def _revisions() -> str:
         "No index carries them: recorded from the reports, not run here.\n\n"
     )
     return head + _table(["commit", "what", "observed", "source"], rows)
+
+
+def _engines() -> str:
+    rows = [
+        [words, *(engine.surface[name] for engine in engines())]
+        for name, words in QUESTIONS.items()
+    ]
+    head = (
+        "## Engines\n\n"
+        "Where each keeps what a connector needs; what we use of it is in "
+        "[engines.md](engines.md).\nOur connector serves vLLM only so far.\n\n"
+    )
+    return head + _table(["question", *(engine.title for engine in engines())], rows)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -11,7 +11,7 @@ from compat import environments
 from compat.cases import CASES
 from compat.environments import FetchError, unpacked
 from compat.expectations import expectations
-from compat.releases import FOLDER, PinError, Release, find, is_pinned, releases, revisions
+from compat.releases import FOLDER, PinError, Release, find, is_pinned, newest, releases, revisions
 from compat.report import documentation
 from patches import PATCHES
 
@@ -55,7 +55,7 @@ def test_a_release_that_is_not_pinned_is_refused_with_the_pins():
 
 def wheel_of(folder: Path, content: str) -> tuple[str, str]:
     """A tiny wheel in the cache; its file name and hash."""
-    name = f"lmcache-9.9.9-{environments._python_tag()}-none-any.whl"
+    name = f"lmcache-9.9.9-{newest().python_tag}-none-any.whl"
     path = folder / "wheels" / name
     path.parent.mkdir(parents=True)
     with zipfile.ZipFile(path, "w") as archive:
