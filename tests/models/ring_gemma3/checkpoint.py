@@ -6,8 +6,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from lmc_grouped.tools.tiny_models import find_recipe, write_tiny_model
 from ring_gemma3.settings import ARCHITECTURE, CONFIG_KEY, RingSettings
+
+from lmc_grouped.tools.tiny_models import find_recipe, write_tiny_model
 
 
 def plugin_directory() -> Path:

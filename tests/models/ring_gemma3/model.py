@@ -3,12 +3,11 @@
 from typing import Any
 
 import torch
+from ring_gemma3.ring import ScratchRing
+from ring_gemma3.settings import CONFIG_KEY, RingSettings
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.models.gemma3 import Gemma3Attention, Gemma3ForCausalLM
-
-from ring_gemma3.ring import ScratchRing
-from ring_gemma3.settings import CONFIG_KEY, RingSettings
 
 
 class RingGemma3ForCausalLM(Gemma3ForCausalLM):

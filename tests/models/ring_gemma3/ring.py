@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
+from ring_gemma3.settings import RingSettings
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.forward_context import get_forward_context
@@ -14,8 +15,6 @@ from vllm.v1.attention.backend import (
     CommonAttentionMetadata,
 )
 from vllm.v1.kv_cache_interface import CircularBufferSpec, KVCacheSpec
-
-from ring_gemma3.settings import RingSettings
 
 NULL_BLOCK_ID = 0
 """The block of requests that have none (profiling, padding): shared, so it must not be written."""
