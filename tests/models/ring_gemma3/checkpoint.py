@@ -27,7 +27,12 @@ def plugin_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def write_ring_model(
-    directory: Path, *, ring_tokens: int, compression_tokens: int, writes: bool = True
+    directory: Path,
+    *,
+    ring_tokens: int,
+    compression_tokens: int,
+    writes: bool = True,
+    is_sliding: bool = False,
 ) -> Path:
     """Make `directory` hold the tiny Gemma3, weights unchanged, as a ring model.
 
@@ -40,6 +45,7 @@ def write_ring_model(
         ring_tokens: rows of the ring; 16 gives a scheduler block of 32 tokens, 256 one of 256.
         compression_tokens: size of the groups of tokens that share rows; at most `ring_tokens`.
         writes: False makes every step read zeros for the rows of earlier steps.
+        is_sliding: True makes every token read the last `compression_tokens` rows.
 
     Returns:
         `directory`.
@@ -58,6 +64,7 @@ def write_ring_model(
         row_floats=page_floats // ring_tokens,
         compression_tokens=compression_tokens,
         writes=writes,
+        is_sliding=is_sliding,
     )
     base = write_tiny_model("gemma3", directory / "base")
     config = json.loads((base / "config.json").read_text())

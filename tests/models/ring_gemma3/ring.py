@@ -169,19 +169,33 @@ class ScratchRing(nn.Module, AttentionLayerBase):
     def _pool(self, request: RequestRows, rows: torch.Tensor) -> torch.Tensor:
         """Scaled sum over each token's open group; `rows` and the answer are [tokens, row]."""
         group_tokens = self._settings.compression_tokens
+        if self._settings.is_sliding:
+            return self._pool_sliding(request, rows)
         open_position = request.first_position // group_tokens * group_tokens
-        earlier = self.kv_cache[
-            request.block_id, self._ring_rows(open_position, request.first_position)
-        ]
-        if not self._settings.writes:
-            # An unwritten block still holds what its last owner, of any group, left there.
-            earlier = torch.zeros_like(earlier)
+        earlier = self._earlier_rows(request, open_position)
         known = torch.cat([earlier, rows])
         padding_rows = -len(known) % group_tokens
         groups = nn.functional.pad(known, (0, 0, 0, padding_rows)).unflatten(0, (-1, group_tokens))
         counts = torch.arange(1, group_tokens + 1, dtype=rows.dtype).unsqueeze(1)
         pooled = (groups.cumsum(1) / counts.sqrt()).flatten(0, 1)
         return pooled[len(earlier) : len(known)]
+
+    def _pool_sliding(self, request: RequestRows, rows: torch.Tensor) -> torch.Tensor:
+        """Scaled sum over the last `compression_tokens` tokens of each token."""
+        window = self._settings.compression_tokens
+        earlier = self._earlier_rows(request, max(0, request.first_position - window + 1))
+        sums = nn.functional.pad(torch.cat([earlier, rows]).cumsum(0), (0, 0, window, 0))
+        counts = torch.arange(1, len(sums) - window + 1, dtype=rows.dtype).clamp(max=window)
+        pooled = (sums[window:] - sums[:-window]) / counts.sqrt().unsqueeze(1)
+        return pooled[len(earlier) :]
+
+    def _earlier_rows(self, request: RequestRows, first_position: int) -> torch.Tensor:
+        """The kept rows from a position up to this step; zeros where none are kept."""
+        kept = self.kv_cache[
+            request.block_id, self._ring_rows(first_position, request.first_position)
+        ]
+        # An unwritten block still holds what its last owner, of any group, left there.
+        return kept if self._settings.writes else torch.zeros_like(kept)
 
     def _write(self, request: RequestRows, rows: torch.Tensor) -> None:
         """Keep the rows of the latest tokens, at most one ring full of them."""

@@ -28,6 +28,10 @@ class RingSettings:
     """False: no row is kept for the next step, which reads zeros instead. The control that proves
     that kept rows matter."""
 
+    is_sliding: bool = False
+    """True: token p reads the rows of the last `compression_tokens` tokens instead. No boundary
+    makes that exact after a prefix-cache hit: the control that proves that open groups matter."""
+
     def __post_init__(self) -> None:
         if min(self.ring_tokens, self.row_floats, self.compression_tokens) < 1:
             raise ValueError(f"{self}: every count must be 1 or more")
