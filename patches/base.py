@@ -9,6 +9,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
@@ -65,7 +66,7 @@ class Patch:
     """Where upstream mends or reports it; empty when nobody has."""
     retire_when: str
     has_defect: Callable[[], bool] = field(repr=False)
-    """Asks the imported release; raises ImportError or AttributeError where it has no answer."""
+    """Asks the imported release; ImportError where it does not have what the patch is about."""
     sites: tuple[Site, ...] = field(repr=False)
     in_cache_server: bool = False
     """Whether the cache server, which has no vLLM, needs it as well."""
@@ -87,11 +88,16 @@ class Patch:
     def _apply(self) -> State:
         try:
             places = [_Place.of(site) for site in self.sites]
-            if all(_has(place.current, self.name) for place in places):
-                return State.APPLIED
-            if not self.has_defect():
-                return State.NOT_NEEDED
         except (ImportError, AttributeError):
+            return State.NOT_HERE
+        if all(_has(place.current, self.name) for place in places):
+            return State.APPLIED
+        try:
+            with _quiet():
+                has_defect = self.has_defect()
+            if not has_defect:
+                return State.NOT_NEEDED
+        except ImportError:
             return State.NOT_HERE
         except Exception:
             logger.exception("lmc_grouped patch %s cannot tell whether it is needed", self.name)
@@ -149,6 +155,17 @@ class _Place:
             return
         for module, name in list(_bound_names(self.current)):
             setattr(module, name, function)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A question to a release is no event of the engine's: nothing of it is logged."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _bound_names(function: Function) -> Iterator[tuple[ModuleType, str]]:

@@ -1,6 +1,7 @@
 """What every patch can do, on a made-up release."""
 
 import dataclasses
+import logging
 import sys
 from types import ModuleType
 
@@ -123,13 +124,33 @@ def test_the_first_module_that_has_it_counts(release: ModuleType):
     assert release.double(4) == 8
 
 
-def test_a_question_that_fails_strangely_changes_nothing(release: ModuleType):
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (OSError, State.UNCLEAR),
+        (AttributeError, State.UNCLEAR),
+        (ModuleNotFoundError, State.NOT_HERE),
+    ],
+)
+def test_a_question_that_fails_changes_nothing(
+    release: ModuleType, error: type[Exception], state: State
+):
     def strange() -> bool:
-        raise OSError("what now")
+        raise error("what now")
 
     original = release.double
-    assert patch(double_site(), has_defect=strange).apply() is State.UNCLEAR
+    assert patch(double_site(), has_defect=strange).apply() is state
     assert release.double is original
+
+
+def test_what_a_release_logs_when_it_is_asked_is_not_heard(release: ModuleType, lines: list[str]):
+    def talkative() -> bool:
+        logging.getLogger("lmc_grouped.patches").critical("look at me")
+        return True
+
+    patch(double_site(), has_defect=talkative).apply()
+    assert len(lines) == 1
+    assert "applied" in lines[0]
 
 
 @pytest.mark.parametrize(("defect", "word"), [(True, "applied"), (False, "not needed")])
