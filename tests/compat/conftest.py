@@ -27,7 +27,9 @@ def reports(request: pytest.FixtureRequest) -> dict[str, Report]:
     versions = {
         item.callspec.params["version"]
         for item in request.session.items
-        if hasattr(item, "callspec") and "version" in item.callspec.params
+        if item.path.parent == Path(__file__).parent
+        and hasattr(item, "callspec")
+        and "version" in item.callspec.params
     }
     questions = [question(version, directory_of(version)) for version in sorted(versions)]
     return {report.version: report for report in ask(questions)}
