@@ -109,11 +109,11 @@ EVERY_PAGE: defaultdict[int, PageMask] = defaultdict(lambda: PageMask(1 << 40, 1
 """The masks of a cursor that keeps whatever it comes across."""
 
 
-def separate(room_slots: Callable[[int], int]) -> Callable[[int], tuple[int, int]]:
-    """``room`` of groups with a pool each: group_id -> slots it could give."""
-    return lambda group_id: (group_id, room_slots(group_id))
+def separate(room_slots: Callable[[int], int]) -> Callable[[Mapping[int, int]], bool]:
+    """``has_room`` of groups with a pool each: group_id -> slots it could give."""
+    return lambda wanted: all(count <= room_slots(group) for group, count in wanted.items())
 
 
-def plenty(group_id: int) -> tuple[int, int]:
-    """``room`` of pools that are never full."""
-    return group_id, 1 << 30
+def plenty(wanted: Mapping[int, int]) -> bool:
+    """``has_room`` of pools that are never full."""
+    return True

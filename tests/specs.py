@@ -134,7 +134,9 @@ def engine_config(
         ),
         scheduler_config=SimpleNamespace(disable_hybrid_kv_cache_manager=hybrid_manager_off),
         parallel_config=SimpleNamespace(
-            world_size=world_size, decode_context_parallel_size=context_parallel
+            world_size=world_size,
+            decode_context_parallel_size=context_parallel,
+            pipeline_parallel_size=1,
         ),
         cache_config=SimpleNamespace(
             block_size=block_size, prefix_match_unit=hash_block, enable_prefix_caching=True

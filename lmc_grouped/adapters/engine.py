@@ -120,6 +120,11 @@ def context_parallel(vllm_config: "VllmConfig") -> int:
     return vllm_config.parallel_config.decode_context_parallel_size
 
 
+def pipeline_parallel(vllm_config: "VllmConfig") -> int:
+    """Pipeline-parallel size: ranks of different stages hold different layers."""
+    return vllm_config.parallel_config.pipeline_parallel_size
+
+
 def max_model_tokens(vllm_config: "VllmConfig") -> int:
     """The longest request the engine serves."""
     return vllm_config.model_config.max_model_len

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from lmc_grouped.core.groups import GroupTable
-from lmc_grouped.core.partition import Partition
+from lmc_grouped.core.pools import Partition
 
 CHUNK_SIZE_VARIABLE = "LMCACHE_CHUNK_SIZE"
 _OVERRIDE_PREFIX = "lmcache."

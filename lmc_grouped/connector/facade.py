@@ -130,8 +130,10 @@ class LMCacheConnectorV1(KVConnectorBase_V1, SupportsHMA):
         return self._worker.rank_report()
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Carry out this step's loads."""
-        self._worker.run_loads(self._step())
+        """Carry out this step's loads and moves: no forward pass is running."""
+        step = self._step()
+        self._worker.run_loads(step)
+        self._worker.run_moves(step)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Nothing to wait for: loads never run beside a forward pass that reads them."""

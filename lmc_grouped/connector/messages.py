@@ -13,6 +13,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
+from lmc_grouped.core.pools import PoolPlan
+
 
 class GroupPages(msgspec.Struct, frozen=True, array_like=True):
     """Pages of one group: ``block_ids[i]`` on the device, ``slots[i]`` in the pool."""
@@ -32,12 +34,28 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
     """For a load that cannot be carried out: why. Workers report it as failed."""
 
 
+class GroupMoves(msgspec.Struct, frozen=True, array_like=True):
+    """Pages of one group: from pool slot ``source_slots[i]`` to ``target_slots[i]``."""
+
+    group_id: int
+    source_slots: list[int]
+    target_slots: list[int]
+
+
+class MoveOperation(msgspec.Struct, frozen=True, array_like=True):
+    """Pages that change their slots, all or none."""
+
+    operation_id: int
+    moves: tuple[GroupMoves, ...]
+
+
 @dataclass
 class StepMetadata(KVConnectorMetadata):
     """What the workers have to do in one engine step."""
 
     loads: list[Operation] = field(default_factory=list)
     stores: list[Operation] = field(default_factory=list)
+    moves: list[MoveOperation] = field(default_factory=list)
 
 
 @dataclass
@@ -48,13 +66,19 @@ class StepReport(KVConnectorWorkerMetadata):
     """operation_id -> ranks that finished the store, well or badly."""
     loaded: dict[int, int] = field(default_factory=dict)
     """operation_id -> ranks that finished the load, well or badly."""
+    moved: dict[int, int] = field(default_factory=dict)
+    """operation_id -> ranks that finished the moves, well or badly."""
     failures: dict[int, str] = field(default_factory=dict)
     """operation_id -> the first rank's reason, where a rank failed."""
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "StepReport":
         """Add another rank's report."""
         assert isinstance(other, StepReport)
-        for mine, theirs in ((self.stored, other.stored), (self.loaded, other.loaded)):
+        for mine, theirs in (
+            (self.stored, other.stored),
+            (self.loaded, other.loaded),
+            (self.moved, other.moved),
+        ):
             for operation_id, ranks in theirs.items():
                 mine[operation_id] = mine.get(operation_id, 0) + ranks
         self.failures = other.failures | self.failures
@@ -67,4 +91,4 @@ class RankReport(KVConnectorHandshakeMetadata):
 
     fingerprint: str
     table_json: bytes
-    slots_by_group: dict[int, int]
+    plan: PoolPlan

@@ -17,15 +17,23 @@ _GROUP_COUNTERS = {
     "restored_tokens": "Tokens covered by pages copied back to the device",
     "restored_bytes": "Bytes copied back to the device on one worker",
     "evicted_pages": "Pages that left host memory to make room",
+    "moved_pages": "Pages that changed their slot to empty an extent",
+    "moved_bytes": "Their bytes on one worker",
 }
 _COUNTERS = {
     "failed_loads": "Loads that failed after a hit was promised",
     "failed_stores": "Stores that a rank could not carry out",
+    "failed_moves": "Moves that a rank could not carry out; the pages stay where they are",
+    "stalls": "Reservations that had to wait for an empty extent",
+    "floor_hits": "Older pages that stayed because their group is at its floor",
 }
 _GROUP_GAUGES = {
     "resident_slots": "Slots that hold a page of the group",
     "useless_slots": "Slots of the group's pool whose page nothing can use: the next to leave",
     "capacity_slots": "Slots of the group's pool",
+    "resident_bytes": "Bytes of the group's pages on one worker",
+    "useless_bytes": "Those of them that nothing can use",
+    "extents": "Extents that the group owns now",
 }
 NOT_STORED = {
     "no_room": "every slot of a group was held when the page was due",

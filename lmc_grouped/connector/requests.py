@@ -1,7 +1,7 @@
 """What the scheduler half remembers of each request, and what both its parts share."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from lmc_grouped.connector.metrics import GroupedStats
 from lmc_grouped.core.groups import GroupTable
 from lmc_grouped.core.hits import Hit
 from lmc_grouped.core.index import PageIndex, PageRef
+from lmc_grouped.core.pools import PoolPlan
 from lmc_grouped.core.prefix import Prefix
 from lmc_grouped.core.rule import RetentionRule
 from lmc_grouped.core.writer import PrefixWriter
@@ -80,18 +81,17 @@ class Tier:
         """The groups."""
         return self.rule.table
 
-    def open(
-        self, table: GroupTable, slots_by_group: Mapping[int, int], *, share_rows: bool
-    ) -> None:
+    def open(self, table: GroupTable, plan: PoolPlan) -> None:
         """Start an empty index over pools that every rank can hold.
 
         Args:
             table: the groups, with the page bytes that a rank has reported.
-            slots_by_group: slots of each group.
-            share_rows: whether all groups take their slots from the same rows.
+            plan: what the ranks have agreed on.
         """
         self.rule = replace(self.rule, table=table)
-        self.index = PageIndex(slots_by_group, shared=share_rows)
+        self.index = PageIndex(
+            plan.slots_by_group, shared=plan.row_bytes is not None, extents=plan.extents
+        )
         self.is_open = True
 
     def state(self, request: "Request") -> RequestState:

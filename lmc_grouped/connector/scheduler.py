@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lmc_grouped.adapters import engine
+from lmc_grouped.connector.balance import Balance
 from lmc_grouped.connector.lookups import Lookups
 from lmc_grouped.connector.messages import RankReport, StepMetadata, StepReport
 from lmc_grouped.connector.metrics import GroupedStats
@@ -15,7 +16,7 @@ from lmc_grouped.connector.requests import Tier
 from lmc_grouped.connector.setup import agree, log_pools, prepare
 from lmc_grouped.connector.stores import StorePlanner
 from lmc_grouped.core.groups import GroupTable
-from lmc_grouped.core.partition import Partition
+from lmc_grouped.core.pools import PoolPlan
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -42,6 +43,7 @@ class SchedulerHalf:
         self.tier = Tier(setup.rule, vllm_config.parallel_config.world_size)
         self.lookups = Lookups(self.tier)
         self.stores: StorePlanner | None = None
+        self.balance = Balance(self.tier)
         self._acknowledged: dict[int, int] = {}
         self._failures: dict[int, str] = {}
 
@@ -55,7 +57,7 @@ class SchedulerHalf:
         Raises:
             GroupTableError: the ranks and the scheduler do not see the same groups.
         """
-        slots = agree(self.tier.table, reports)
+        plan = agree(self.tier.table, reports)
         rank_tables = [GroupTable.from_json(report.table_json) for report in reports.values()]
         # Only a rank knows its page bytes: the scheduler's specs are unwrapped copies.
         # A drafter is marked where its layers are, with pipeline stages on the last rank.
@@ -66,8 +68,13 @@ class SchedulerHalf:
             )
         )
         table = msgspec.structs.replace(self.tier.table, groups=groups)
-        self.tier.open(table, slots, share_rows=self._setup.partition is Partition.OFF)
-        log_pools(replace(self._setup, table=table), slots)
+        self.open_pools(table, plan)
+        log_pools(replace(self._setup, table=table), plan)
+
+    def open_pools(self, table: GroupTable, plan: PoolPlan) -> None:
+        """Start with empty pools."""
+        self.tier.open(table, plan)
+        self.balance = Balance(self.tier)
 
     def matched_tokens(self, request: "Request", local_tokens: int) -> int:
         """Tokens beyond ``local_tokens`` that can be restored; 0 where loads are off.
@@ -107,7 +114,9 @@ class SchedulerHalf:
         stores = []
         if self.stores and self._stores_on and self.tier.table.groups:
             stores = self.stores.plan_step(scheduler_output)
-        return StepMetadata(loads=self.lookups.take_loads(), stores=stores)
+        return StepMetadata(
+            loads=self.lookups.take_loads(), stores=stores, moves=self.balance.plan_step()
+        )
 
     def accept_report(self, report: StepReport) -> None:
         """Count the ranks that finished each operation; all of them end it."""
@@ -115,6 +124,7 @@ class SchedulerHalf:
         for done, finish in (
             (report.loaded, self.lookups.finish),
             (report.stored, self.stores.finish if self.stores else None),
+            (report.moved, self.balance.finish),
         ):
             for operation_id, ranks in done.items():
                 total = self._acknowledged.get(operation_id, 0) + ranks
@@ -138,6 +148,7 @@ class SchedulerHalf:
 
     def take_stats(self) -> GroupedStats | None:
         """What happened since the last call; ``None`` when nothing did."""
+        self.balance.take_stats()
         stats = self.tier.stats
         residency = self.tier.index.residency()
         for group_id, pool in residency.items():
@@ -150,7 +161,12 @@ class SchedulerHalf:
         for group_id, pool in residency.items():
             stats.set("resident_slots", pool.resident_pages, group_id)
             stats.set("useless_slots", pool.useless_slots, group_id)
+            page_bytes = self.tier.table.group(group_id).page_bytes
+            stats.set("resident_bytes", pool.resident_pages * page_bytes, group_id)
+            stats.set("useless_bytes", pool.useless_slots * page_bytes, group_id)
             stats.set("capacity_slots", pool.capacity_slots, group_id)
+        for group_id, extents in self.balance.extents().items():
+            stats.set("extents", extents, group_id)
         self.tier.stats = GroupedStats()
         return stats
 

@@ -2,23 +2,24 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lmc_grouped.adapters import engine, lmcache_config, vllm_groups
 from lmc_grouped.connector.messages import RankReport
 from lmc_grouped.core.capacity import (
+    ContextPages,
     context_pages,
     largest_page_bytes,
     least_budget_bytes,
-    shared_rows,
     starvations,
 )
-from lmc_grouped.core.groups import GroupTable, GroupTableError
-from lmc_grouped.core.partition import Partition, cut
+from lmc_grouped.core.groups import GroupSpec, GroupTable, GroupTableError
+from lmc_grouped.core.partition import cut, held_contexts
+from lmc_grouped.core.pools import Partition, PoolPlan
 from lmc_grouped.core.retention import RetentionError
 from lmc_grouped.core.rule import RetentionRule
-from lmc_grouped.core.sizing import PoolPlan, Sizer, check_recurrent, gigabytes_up
+from lmc_grouped.core.sizing import Sizer, check_recurrent, gigabytes_up
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -80,10 +81,14 @@ def prepare(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Setu
     is_sparse = engine_retention is not None
     table = lmcache_config.with_chunks(table, settings.chunk_tokens, is_sparse=is_sparse)
     check_recurrent(table)
+    partition = settings.partition
+    if partition is Partition.AUTO and engine.pipeline_parallel(vllm_config) > 1:
+        logger.info("lmc_grouped: pipeline stages hold different layers, so pools are static")
+        partition = Partition.STATIC
     setup = Setup(
         table,
         settings.budget_bytes,
-        settings.partition,
+        partition,
         settings.retention_tokens if settings.has_retention else engine_retention,
         settings.reference_tokens or engine.max_model_tokens(vllm_config),
     )
@@ -99,11 +104,11 @@ def prepare(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Setu
     return setup
 
 
-def agree(table: GroupTable, reports: Mapping[tuple[int, int], RankReport]) -> dict[int, int]:
-    """Slots per group that every rank can hold, after all have named the same table.
+def agree(table: GroupTable, reports: Mapping[tuple[int, int], RankReport]) -> PoolPlan:
+    """Pools that every rank can hold, after all have named the same table.
 
     Raises:
-        GroupTableError: a rank's table differs from the scheduler's.
+        GroupTableError: a rank's table, or its extents, differ from the others'.
     """
     for rank, report in reports.items():
         if report.fingerprint != table.fingerprint():
@@ -111,13 +116,25 @@ def agree(table: GroupTable, reports: Mapping[tuple[int, int], RankReport]) -> d
                 f"rank {rank} and the scheduler see different KV-cache groups; "
                 f"scheduler: {table.to_json().decode()}; rank: {report.table_json.decode()}"
             )
-    return {
-        group_id: min(report.slots_by_group[group_id] for report in reports.values())
+    plans = [report.plan for report in reports.values()]
+    slots = {
+        group_id: min(plan.slots_by_group[group_id] for plan in plans)
         for group_id in table.group_ids
     }
+    agreed = replace(min(plans, key=lambda plan: plan.token_capacity), slots_by_group=slots)
+    cuts = [plan.extents for plan in plans if plan.extents is not None]
+    if not cuts:
+        return agreed
+    if len(cuts) < len(plans) or any(
+        cut.slots_per_extent != cuts[0].slots_per_extent for cut in cuts
+    ):
+        raise GroupTableError(
+            "the ranks cut their budgets into different extents; set cpu_group_partition: static"
+        )
+    return replace(agreed, extents=min(cuts, key=lambda cut: cut.extents))
 
 
-def log_pools(setup: Setup, slots_by_group: Mapping[int, int]) -> None:
+def log_pools(setup: Setup, plan: PoolPlan) -> None:
     """One line per group and one for the total, as one rank sees them."""
     table = setup.table
     for left_out in table.excluded:
@@ -125,55 +142,53 @@ def log_pools(setup: Setup, slots_by_group: Mapping[int, int]) -> None:
     if not table.groups:
         logger.warning("lmc_grouped: no group of this model can be stored; every lookup will miss")
         return
-    sizer = Sizer(table, setup.retention_tokens, setup.reference_tokens)
-    covered = sizer.tokens_covered(slots_by_group)
     for group in table.groups:
         logger.info(
-            "lmc_grouped group %d: %s, %d layers, page %d bytes, %d slots of %d tokens, %d tokens",
+            "lmc_grouped group %d: %s, %d layers, page %d bytes, %s",
             group.group_id,
             group.kind,
             len(group.layers),
             group.page_bytes,
-            slots_by_group[group.group_id],
-            group.span_tokens,
-            covered[group.group_id],
+            _slots_line(setup, plan, group),
         )
-    used_bytes, contexts = _worth(setup, slots_by_group)
+    context = context_pages(table, setup.reference_tokens, setup.retention_tokens)
+    contexts = held_contexts(context, plan)
     logger.info(
         "lmc_grouped: %d of %d bytes per worker, partition %s, retention %s, "
         "%d contexts of %d tokens, hits end every %d tokens",
-        used_bytes,
+        plan.used_bytes,
         setup.budget_bytes,
-        setup.partition,
+        plan.partition,
         "none" if setup.retention_tokens is None else setup.retention_tokens,
         contexts,
         setup.reference_tokens,
         table.alignment_tokens,
     )
     if contexts == 0:
-        _warn_too_small(setup, sizer)
-    elif setup.partition is not Partition.OFF:
+        _warn_too_small(setup, plan, context)
+    elif plan.partition is Partition.STATIC:
         for starved in starvations(
-            table, slots_by_group, setup.retention_tokens, setup.reference_tokens
+            table, plan.slots_by_group, setup.retention_tokens, setup.reference_tokens
         ):
             logger.info("lmc_grouped: %s", starved)
 
 
-def _worth(setup: Setup, slots_by_group: Mapping[int, int]) -> tuple[int, int]:
-    """Bytes used on one rank, and contexts of the reference length held at once."""
-    table = setup.table
-    context = context_pages(table, setup.reference_tokens, setup.retention_tokens)
-    if setup.partition is not Partition.OFF:
-        used_bytes = sum(slots_by_group[g.group_id] * g.page_bytes for g in table.groups)
-        return used_bytes, context.contexts(slots_by_group)
-    row_bytes = largest_page_bytes(table.groups)
-    rows = shared_rows(context, min(slots_by_group.values()) * row_bytes, row_bytes)
-    return rows.used_bytes, rows.contexts
+def _slots_line(setup: Setup, plan: PoolPlan, group: GroupSpec) -> str:
+    """What the group can have."""
+    if plan.extents is not None:
+        per_extent = plan.extents.slots_per_extent[group.group_id]
+        return (
+            f"{per_extent} to an extent, {plan.extents.floor_extents[group.group_id]} to "
+            f"{plan.extents.extents} extents, spans of {group.span_tokens} tokens"
+        )
+    slots = plan.slots_by_group[group.group_id]
+    sizer = Sizer(setup.table, setup.retention_tokens, setup.reference_tokens)
+    covered = sizer.tokens_covered(plan.slots_by_group)[group.group_id]
+    return f"{slots} slots of {group.span_tokens} tokens, {covered} tokens"
 
 
-def _warn_too_small(setup: Setup, sizer: Sizer) -> None:
+def _warn_too_small(setup: Setup, plan: PoolPlan, context: ContextPages) -> None:
     """Not one context of the reference length fits: say what would."""
-    context = context_pages(setup.table, setup.reference_tokens, setup.retention_tokens)
     if not context.is_restorable:
         logger.warning(
             "lmc_grouped: no context of %d tokens can be restored: hits end every %d tokens",
@@ -181,9 +196,11 @@ def _warn_too_small(setup: Setup, sizer: Sizer) -> None:
             setup.table.alignment_tokens,
         )
         return
-    needed = least_budget_bytes(sizer, context)
-    if setup.partition is Partition.OFF:
+    if plan.partition is Partition.OFF:
         needed = sum(context.pages_by_group.values()) * largest_page_bytes(setup.table.groups)
+    else:
+        sizer = Sizer(setup.table, setup.retention_tokens, setup.reference_tokens)
+        needed = least_budget_bytes(sizer, context)
     logger.warning(
         "lmc_grouped: not one context of %d tokens fits; set max_local_cpu_size to at least "
         "%.6f GB, or size for shorter ones with mamba_state_slots_reference_tokens",

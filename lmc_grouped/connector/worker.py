@@ -8,8 +8,8 @@ import torch
 from lmc_grouped.adapters import vllm_groups
 from lmc_grouped.connector.messages import Operation, RankReport, StepMetadata, StepReport
 from lmc_grouped.connector.setup import prepare
-from lmc_grouped.core.sizing import PoolPlan
-from lmc_grouped.host.region import HostRegion, PoolShape
+from lmc_grouped.core.pools import PoolPlan
+from lmc_grouped.host.region import ExtentShape, HostRegion, PoolShape
 from lmc_grouped.transfer.pages import PageCopier, TransferError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class WorkerHalf:
         slots = self._plan.slots_by_group
         self.region = HostRegion(
             {g.group_id: PoolShape(slots[g.group_id], g.page_bytes) for g in table.groups},
-            row_bytes=self._plan.row_bytes,
+            extents=_extent_shape(self._plan),
         )
         self.copiers = {
             group_id: PageCopier(
@@ -63,7 +63,7 @@ class WorkerHalf:
         """What this rank made of the table; ``None`` before its caches are registered."""
         if self._plan is None:
             return None
-        return RankReport(self.table.fingerprint(), self.table.to_json(), self._plan.slots_by_group)
+        return RankReport(self.table.fingerprint(), self.table.to_json(), self._plan)
 
     def run_loads(self, step: StepMetadata) -> None:
         """Copy this step's loads into the engine's cache."""
@@ -74,6 +74,16 @@ class WorkerHalf:
             if failure is not None:
                 self._report.failures[operation.operation_id] = failure
                 self._failed.add(operation.request_id)
+
+    def run_moves(self, step: StepMetadata) -> None:
+        """Copy this step's moves within the pools."""
+        for operation in step.moves:
+            self._report.moved[operation.operation_id] = 1
+            try:
+                for moves in operation.moves:
+                    self.copiers[moves.group_id].move(moves.source_slots, moves.target_slots)
+            except TransferError as error:
+                self._report.failures[operation.operation_id] = str(error)
 
     def run_stores(self, step: StepMetadata) -> None:
         """Copy this step's stores into the pools; the forward pass has been run."""
@@ -92,7 +102,7 @@ class WorkerHalf:
     def take_report(self) -> StepReport | None:
         """This rank's acknowledgements since the last call."""
         report, self._report = self._report, StepReport()
-        return report if report.stored or report.loaded else None
+        return report if report.stored or report.loaded or report.moved else None
 
     def _run(self, operation: Operation, copy: _Copy) -> str | None:
         """Carry out one operation; why it failed, if it did."""
@@ -102,3 +112,14 @@ class WorkerHalf:
         except TransferError as error:
             return str(error)
         return None
+
+
+def _extent_shape(plan: PoolPlan) -> ExtentShape | None:
+    """How the groups share bytes; ``None`` where each has its own."""
+    if plan.extents is not None:
+        cut = plan.extents
+        return ExtentShape(cut.extent_bytes, cut.extents, cut.slots_per_extent)
+    if plan.row_bytes is not None:
+        rows = min(plan.slots_by_group.values(), default=0)
+        return ExtentShape(plan.row_bytes, rows, dict.fromkeys(plan.slots_by_group, 1))
+    return None

@@ -7,6 +7,7 @@ end: what it costs is what retention keeps for that one resume point.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from lmc_grouped.core.extents import ExtentPlan
 from lmc_grouped.core.groups import GroupSpec, GroupTable, Kind
 from lmc_grouped.core.retention import context_count, resume_points
 from lmc_grouped.core.sizing import Sizer
@@ -192,6 +193,28 @@ def shared_rows(context: ContextPages, budget_bytes: int, row_bytes: int) -> Row
         rows * context.context_tokens // per_context,
         rows // per_context,
     )
+
+
+def elastic_contexts(context: ContextPages, extents: ExtentPlan) -> int:
+    """Contexts that extents hold at the same time, those kept empty ahead of need left out."""
+    if not context.is_restorable:
+        return 0
+    usable = extents.extents - extents.reserve_extents
+
+    def needed(contexts: int) -> int:
+        return sum(
+            -(-contexts * pages // extents.slots_per_extent[group_id])
+            for group_id, pages in context.pages_by_group.items()
+        )
+
+    held, too_many = 0, usable + 1
+    while too_many - held > 1:
+        middle = (held + too_many) // 2
+        if needed(middle) <= usable:
+            held = middle
+        else:
+            too_many = middle
+    return held
 
 
 def largest_page_bytes(groups: Iterable[GroupSpec]) -> int:

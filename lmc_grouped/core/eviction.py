@@ -38,7 +38,7 @@ def unhold(page: Page | None) -> None:
             return
         room = page.pool.room
         if page.gone:
-            room.give_back(page.slot)
+            room.vacate(page)
         else:
             room.order_of(page).append(page)
         page = page.previous
@@ -116,7 +116,7 @@ def leave(page: Page) -> None:
     if page.holds == 0:
         room = page.pool.room
         room.order_of(page).remove(page)
-        room.give_back(page.slot)
+        room.vacate(page)
 
 
 def _break_families(page: Page) -> None:

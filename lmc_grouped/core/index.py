@@ -8,13 +8,16 @@ Every page of a prefix leans on the page before it and cannot outlive it, so
 the pages that a full-attention group holds of a prompt have no holes.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from lmc_grouped.core.eviction import form_family, hold, lean, leave, unhold
-from lmc_grouped.core.room import Page, Room
+from lmc_grouped.core.extents import Arena, ExtentPlan
+from lmc_grouped.core.grants import Grant
+from lmc_grouped.core.room import Clock, Page, Room
 
 PageRef = tuple[int, bytes]
 """(group_id, block hash): the key of one page."""
@@ -45,15 +48,23 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """What one group's pool holds. With shared rows the slots are those of all groups."""
+    """What one group's pool holds. With shared rows the slots are those of all groups, and with
+    extents those the group has now."""
 
     capacity_slots: int
     free_slots: int
+    idle_slots: int
+    """Slots whose page nothing holds."""
     useless_slots: int
-    """Slots whose page nothing can use: the next to leave."""
+    """Those of them whose page nothing can use: the next to leave."""
     resident_pages: int
     """Pages of this group, being written or readable."""
     evicted_pages: int
+
+    @property
+    def held_slots(self) -> int:
+        """Slots that something holds: leases and operations under way."""
+        return self.capacity_slots - self.free_slots - self.idle_slots
 
 
 class PageIndex:
@@ -63,13 +74,21 @@ class PageIndex:
         slots_by_group: group_id -> number of slots in that group's own pool.
         shared: the groups take their slots from one room, of as many slots as
             the smallest number given.
+        extents: the groups take their slots from extents instead, which move
+            between them.
     """
 
-    def __init__(self, slots_by_group: Mapping[int, int], *, shared: bool = False) -> None:
-        common = Room(min(slots_by_group.values(), default=0))
+    def __init__(
+        self,
+        slots_by_group: Mapping[int, int],
+        *,
+        shared: bool = False,
+        extents: ExtentPlan | None = None,
+    ) -> None:
+        self._clock = Clock()
+        self.arena = Arena(extents, self._clock) if extents else None
         self._pools = {
-            group_id: Pool(common if shared else Room(slots))
-            for group_id, slots in slots_by_group.items()
+            group_id: Pool(room) for group_id, room in self._rooms(slots_by_group, shared).items()
         }
         self._writing: dict[int, list[Page]] = {}
         self._leases: dict[str, list[Page]] = {}
@@ -88,13 +107,19 @@ class PageIndex:
         return block_hash in self._pools[group_id].pages
 
     def room_slots(self, group_id: int) -> int:
-        """Slots that a reservation could get now."""
+        """Slots that a reservation for this group alone could get now."""
         return self._pools[group_id].room.available_slots
 
-    def room(self, group_id: int) -> tuple[Room, int]:
-        """The room the group takes its slots from, and how many that could give now."""
-        room = self._pools[group_id].room
-        return room, room.available_slots
+    def has_room(self, slots_by_group: Mapping[int, int]) -> bool:
+        """Whether a reservation of that many slots of each group would succeed now."""
+        return self._shortage(self._by_room(slots_by_group)) <= 0
+
+    def note_shortage(self, slots_by_group: Mapping[int, int]) -> None:
+        """Somebody waits for that many slots: make room for them ahead of the next attempt."""
+        if self.arena:
+            lacking = self._shortage(self._by_room(slots_by_group))
+            self.arena.shortage_extents = max(self.arena.shortage_extents, lacking)
+            self.arena.stalls += 1
 
     def slots(self, pages: Iterable[PageRef]) -> list[int]:
         """The slot of each page, in order; ``KeyError`` for one that is not known."""
@@ -109,14 +134,11 @@ class PageIndex:
         Returns:
             One slot per page, in order; ``None`` when some group has no room.
         """
-        wanted: dict[Room, int] = {}
-        for new in pages:
-            room = self._pools[new.group_id].room
-            wanted[room] = wanted.get(room, 0) + 1
-        if any(room.available_slots < count for room, count in wanted.items()):
+        wanted = self._by_room(Counter(new.group_id for new in pages))
+        grant = Grant(self.arena, wanted) if self.arena else None
+        if (-grant.slack if grant else _lacking(wanted)) > 0:
             return None
         held: list[Page] = []
-        self._writing[operation_id] = held
         for group_id, block_hash, previous in pages:
             pool = self._pools[group_id]
             assert block_hash not in pool.pages, "a known page was reserved again"
@@ -126,9 +148,13 @@ class PageIndex:
                 assert before.holds, "a page was reserved behind one that may leave"
                 lean(page, before)
             hold(page)
-            page.slot = self._take_slot(pool.room)
+            if grant:
+                grant.find_slot(page, self.evict)
+            else:
+                self._find_slot(page)
             pool.pages[block_hash] = page
             held.append(page)
+        self._writing[operation_id] = held
         return [page.slot for page in held]
 
     def commit(self, operation_id: int) -> None:
@@ -138,7 +164,6 @@ class PageIndex:
         """
         held = self._writing.pop(operation_id)
         for page in held:
-            assert page.gone or page.previous is None or page.previous.ready
             page.ready = True
         self._let_go(held)
         self.version += 1
@@ -167,6 +192,7 @@ class PageIndex:
         for pages in found:
             for previous, page in pairwise(pages):
                 lean(page, previous)
+        self._clock.tick()
         form_family([pages[-1] for pages in found if pages])
         return True
 
@@ -213,6 +239,7 @@ class PageIndex:
             group_id: Residency(
                 pool.room.capacity_slots,
                 pool.room.free_slots,
+                pool.room.idle_slots,
                 pool.room.useless.count,
                 len(pool.pages),
                 pool.evicted_pages,
@@ -220,20 +247,41 @@ class PageIndex:
             for group_id, pool in self._pools.items()
         }
 
-    def _take_slot(self, room: Room) -> int:
-        """A free slot; a page leaves when there is none."""
-        slot = room.take_free()
-        if slot is None:
-            page = room.next_to_leave()
-            assert page is not None, "room was counted before"
-            assert page.followers == 0, "a page would leave before the pages that lean on it"
-            del page.pool.pages[page.block_hash]
-            page.pool.evicted_pages += 1
-            leave(page)
-            self.version += 1
-            slot = room.take_free()
-            assert slot is not None
-        return slot
+    def evict(self, page: Page) -> None:
+        """Let a page go that nothing holds and that nothing leans on."""
+        assert page.followers == 0, "a page would leave before the pages that lean on it"
+        del page.pool.pages[page.block_hash]
+        page.pool.evicted_pages += 1
+        leave(page)
+        self.version += 1
+
+    def _rooms(self, slots_by_group: Mapping[int, int], shared: bool) -> dict[int, Room]:
+        if self.arena:
+            return dict(self.arena.rooms)
+        common = Room(min(slots_by_group.values(), default=0), self._clock)
+        return {
+            group_id: common if shared else Room(slots, self._clock)
+            for group_id, slots in slots_by_group.items()
+        }
+
+    def _by_room(self, slots_by_group: Mapping[int, int]) -> dict[Room, int]:
+        wanted: dict[Room, int] = {}
+        for group_id, count in slots_by_group.items():
+            room = self._pools[group_id].room
+            wanted[room] = wanted.get(room, 0) + count
+        return wanted
+
+    def _shortage(self, wanted: Mapping[Room, int]) -> int:
+        """Slots, or extents, that are lacking; 0 or less: there is room."""
+        return -Grant(self.arena, wanted).slack if self.arena else _lacking(wanted)
+
+    def _find_slot(self, page: Page) -> None:
+        """A free slot for ``page``; others leave until there is one."""
+        room = page.pool.room
+        while not room.place(page):
+            leaving = room.next_to_leave()
+            assert leaving is not None, "room was counted before"
+            self.evict(leaving)
 
     def _forget(self, pages: Iterable[Page]) -> None:
         for page in _with_followers(list(pages)):
@@ -243,9 +291,15 @@ class PageIndex:
         self.releases += 1
 
     def _let_go(self, held: list[Page]) -> None:
+        self._clock.tick()
         for page in reversed(held):
             unhold(page)
         self.releases += 1
+
+
+def _lacking(wanted: Mapping[Room, int]) -> int:
+    """Slots that the rooms lack, each for itself; 0 or less: there is room."""
+    return max((count - room.available_slots for room, count in wanted.items()), default=0)
 
 
 def _with_followers(pages: list[Page]) -> list[Page]:

@@ -6,6 +6,7 @@ sliding-window groups keep nulls at their front rather than getting shorter.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -145,7 +146,7 @@ def fit(
     pages: Sequence[PlannedPage],
     computed_tokens: int,
     alignment_tokens: int,
-    room: Callable[[int], tuple[object, int]],
+    has_room: Callable[[Mapping[int, int]], bool],
 ) -> tuple[list[PlannedPage], int]:
     """The pages of the longest token range for which every group has room.
 
@@ -156,17 +157,18 @@ def fit(
         pages: what there is to store.
         computed_tokens: the token up to which ``pages`` reach.
         alignment_tokens: distance between boundaries.
-        room: group_id -> the room its slots come from, and how many it could give.
+        has_room: group_id -> pages; whether all of them could get a slot.
 
     Returns:
         The pages that fit and the token up to which all of ``pages`` are in.
     """
-    left: dict[object, int] = {}
-    limit_tokens = computed_tokens
-    for page in sorted(pages, key=lambda page: page.end_tokens):
-        key, slots = room(page.group_id)
-        left[key] = left.get(key, slots) - 1
-        if left[key] < 0:
-            limit_tokens = (page.end_tokens - 1) // alignment_tokens * alignment_tokens
-            break
+
+    def fits(limit_tokens: int) -> bool:
+        return has_room(Counter(p.group_id for p in pages if p.end_tokens <= limit_tokens))
+
+    if fits(computed_tokens):
+        return list(pages), computed_tokens
+    ends = range(0, computed_tokens, alignment_tokens)
+    # Nothing at all always fits, so the first that does not is never the first.
+    limit_tokens = ends[bisect_left(ends, True, 1, key=lambda end: not fits(end)) - 1]
     return [page for page in pages if page.end_tokens <= limit_tokens], limit_tokens

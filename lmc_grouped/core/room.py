@@ -6,6 +6,19 @@ if TYPE_CHECKING:
     from lmc_grouped.core.index import Pool
 
 
+class Clock:
+    """Counts uses: what was used together has the same time."""
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def tick(self) -> None:
+        """What is used from here on was used later."""
+        self.now += 1
+
+
 class _Link:
     """A place in an order."""
 
@@ -29,6 +42,7 @@ class Page(_Link):
         "previous",
         "ready",
         "slot",
+        "used_at",
         "uses",
     )
 
@@ -44,6 +58,8 @@ class Page(_Link):
         """Owners, and followers that are held themselves."""
         self.uses = 0
         """1 for its own families, and one for each useful follower."""
+        self.used_at = 0
+        """When it came to its place in an order."""
         self.families: tuple[tuple[Page, ...], ...] = ()
         """The families it is the last page of, in its group."""
         self.ready = False
@@ -53,9 +69,10 @@ class Page(_Link):
 class Order:
     """Pages that nothing holds, in the order in which they leave."""
 
-    __slots__ = ("_end", "count")
+    __slots__ = ("_clock", "_end", "count")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._end = _Link()
         self._end.before = self._end.after = self._end
         self.count = 0
@@ -66,6 +83,7 @@ class Order:
         assert last is not None
         page.before, page.after = last, self._end
         last.after = self._end.before = page
+        page.used_at = self._clock.now
         self.count += 1
 
     def remove(self, page: Page) -> None:
@@ -84,39 +102,55 @@ class Order:
 
 
 class Room:
-    """Slots of one size: those of one group, or with shared rows those of all."""
+    """Where pages that take the same slots lie, and the orders in which they leave it.
 
-    __slots__ = ("_free", "_untouched", "capacity_slots", "useful", "useless")
+    This one has a fixed number of slots: those of one group, or with shared
+    rows those of all.
+    """
 
-    def __init__(self, capacity_slots: int) -> None:
-        self.capacity_slots = capacity_slots
+    __slots__ = ("_free", "_slots", "_untouched", "useful", "useless")
+
+    def __init__(self, slots: int, clock: Clock) -> None:
+        self._slots = slots
         self._untouched = 0
         self._free: list[int] = []
-        self.useful = Order()
-        self.useless = Order()
+        self.useful = Order(clock)
+        self.useless = Order(clock)
+
+    @property
+    def capacity_slots(self) -> int:
+        """Slots it has now."""
+        return self._slots
 
     @property
     def free_slots(self) -> int:
         """Slots that hold nothing."""
-        return self.capacity_slots - self._untouched + len(self._free)
+        return self._slots - self._untouched + len(self._free)
+
+    @property
+    def idle_slots(self) -> int:
+        """Slots whose page nothing holds."""
+        return self.useless.count + self.useful.count
 
     @property
     def available_slots(self) -> int:
-        """Slots that a reservation could get now."""
-        return self.free_slots + self.useless.count + self.useful.count
+        """Slots that a reservation for this room alone could get now."""
+        return self.free_slots + self.idle_slots
 
-    def take_free(self) -> int | None:
-        """A slot that holds nothing."""
+    def place(self, page: Page) -> bool:
+        """Give ``page`` a slot that holds nothing; whether there was one."""
         if self._free:
-            return self._free.pop()
-        if self._untouched == self.capacity_slots:
-            return None
-        self._untouched += 1
-        return self._untouched - 1
+            page.slot = self._free.pop()
+        elif self._untouched < self._slots:
+            page.slot = self._untouched
+            self._untouched += 1
+        else:
+            return False
+        return True
 
-    def give_back(self, slot: int) -> None:
-        """The slot holds nothing any more."""
-        self._free.append(slot)
+    def vacate(self, page: Page) -> None:
+        """The slot of ``page`` holds nothing any more."""
+        self._free.append(page.slot)
 
     def next_to_leave(self) -> Page | None:
         """The page to evict; no other page leans on it."""

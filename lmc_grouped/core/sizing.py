@@ -10,10 +10,10 @@ recurrent part is ``mamba_state_slots`` of the V100 engine (revolta 0.1.4).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import combinations
 
 from lmc_grouped.core.groups import GroupSpec, GroupTable, GroupTableError, Kind
+from lmc_grouped.core.pools import PoolPlan
 from lmc_grouped.core.retention import (
     check_retention,
     context_count,
@@ -26,19 +26,6 @@ from lmc_grouped.core.retention import (
 
 class BudgetError(ValueError):
     """The budget cannot hold one page of every group."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolPlan:
-    """Slots per group for one worker."""
-
-    slots_by_group: dict[int, int]
-    used_bytes: int
-    budget_bytes: int
-    token_capacity: int
-    """Tokens that every group covers."""
-    row_bytes: int | None = None
-    """Bytes of one row where all groups share the same slots."""
 
 
 class Sizer:

@@ -1,5 +1,6 @@
 """What one request writes to a tier: pages from its tables, states as they are handed off."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -103,7 +104,10 @@ class PrefixWriter:
 
         plan = self._cursor.plan(block_ids, computed_tokens, is_known, self._masks())
         index.lease(self._planning_owner, self._refs(plan.known))
-        pages, limit = fit(plan.new, computed_tokens, self._rule.table.alignment_tokens, index.room)
+        align = self._rule.table.alignment_tokens
+        pages, limit = fit(plan.new, computed_tokens, align, index.has_room)
+        if limit < computed_tokens:
+            index.note_shortage(Counter(page.group_id for page in plan.new))
         store = self._reserve(next_operation_id(), pages) if pages else None
         kept = [page for page in plan.known if page.end_tokens <= limit]
         index.lease(self._owner, [*self._refs(kept), *self._ends(pages)])
@@ -138,6 +142,8 @@ class PrefixWriter:
         store = self._reserve(next_operation_id(), pages)
         if store:
             self._join_boundary(boundary_tokens, 0)
+        else:
+            self._index.note_shortage(Counter(page.group_id for page in pages))
         return store
 
     def _rewind(self) -> None:

@@ -25,8 +25,18 @@ class PoolShape:
     page_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class ExtentShape:
+    """The budget in pieces of one size, each of which may hold pages of any group."""
+
+    extent_bytes: int
+    extents: int
+    slots_per_extent: Mapping[int, int]
+    """group_id -> whole pages in one extent; slot ``s`` lies in extent ``s // slots``."""
+
+
 class HostRegion:
-    """An anonymous private mapping that holds the pools of all groups.
+    """An anonymous private mapping that holds the pages of all groups.
 
     The kernel gives all of it at once, in huge pages where it can, and takes
     everything back when the process ends however it ends: nothing is left
@@ -34,24 +44,22 @@ class HostRegion:
 
     Args:
         shapes: group_id -> shape of its pool.
-        row_bytes: the pools share the same rows of that many bytes, and a page
-            lies at the start of its row; ``None``: each pool has its own bytes.
+        extents: the groups share these instead; ``shapes`` give their page bytes.
 
     Raises:
         RegionError: the mapping was refused.
     """
 
-    def __init__(self, shapes: Mapping[int, PoolShape], *, row_bytes: int | None = None) -> None:
+    def __init__(
+        self, shapes: Mapping[int, PoolShape], *, extents: ExtentShape | None = None
+    ) -> None:
         offsets: dict[int, int] = {}
-        end = 0
+        end = 0 if extents is None else extents.extents * extents.extent_bytes
         for group_id, shape in shapes.items():
-            if row_bytes is not None:
-                offsets[group_id] = 0
-                end = max(end, shape.slots * row_bytes)
-                continue
-            offsets[group_id] = end
-            size = shape.slots * shape.page_bytes
-            end += -(-size // _POOL_ALIGNMENT_BYTES) * _POOL_ALIGNMENT_BYTES
+            offsets[group_id] = 0 if extents else end
+            if extents is None:
+                size = shape.slots * shape.page_bytes
+                end += -(-size // _POOL_ALIGNMENT_BYTES) * _POOL_ALIGNMENT_BYTES
         self.size_bytes = max(end, _POOL_ALIGNMENT_BYTES)
         try:
             self._map = mmap.mmap(-1, self.size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -63,12 +71,17 @@ class HostRegion:
         self._map.madvise(mmap.MADV_HUGEPAGE)
         self._populate()
         buffer = np.frombuffer(self._map, dtype=np.uint8)
-        self._pools = {}
+        self._pools: dict[int, npt.NDArray[np.uint8]] = {}
         for group_id, shape in shapes.items():
-            width = shape.page_bytes if row_bytes is None else row_bytes
-            start = offsets[group_id]
-            rows = buffer[start : start + shape.slots * width].reshape(shape.slots, width)
-            self._pools[group_id] = rows[:, : shape.page_bytes]
+            if extents is None:
+                start, count, slots = offsets[group_id], 1, shape.slots
+                width = slots * shape.page_bytes
+            else:
+                start, count = 0, extents.extents
+                slots, width = extents.slots_per_extent[group_id], extents.extent_bytes
+            rows = buffer[start : start + count * width].reshape(count, width)
+            pages = rows[:, : slots * shape.page_bytes]
+            self._pools[group_id] = pages.reshape(count, slots, shape.page_bytes)
 
     def _populate(self) -> None:
         """Have the kernel give the memory now: the first store would pay for it otherwise."""
@@ -82,5 +95,15 @@ class HostRegion:
                 ) from error
 
     def pool(self, group_id: int) -> npt.NDArray[np.uint8]:
-        """The group's pool, bytes of shape ``[slots, page_bytes]``, one row per slot."""
+        """The bytes of the group, ``[extents, slots per extent, page_bytes]``.
+
+        A group with a pool of its own has one extent.
+        """
         return self._pools[group_id]
+
+    def page(self, group_id: int, slot: int) -> npt.NDArray[np.uint8]:
+        """The bytes of one slot, ``[page_bytes]``."""
+        pool = self._pools[group_id]
+        extent, position = divmod(slot, pool.shape[1])
+        page: npt.NDArray[np.uint8] = pool[extent, position]
+        return page

@@ -23,8 +23,10 @@ class PageCopier:
         group_id: for messages.
         layer_views: per layer, the engine's bytes as ``uint8`` of shape
             ``[num_blocks, *outer, run_bytes]``, any strides outside the run.
-        pool: host bytes ``uint8`` of shape ``[slots, page_bytes]``; a page is
-            the layers' pages one after the other, in the order of the views.
+        pool: host bytes ``uint8`` of shape ``[extents, slots per extent,
+            page_bytes]``; slot ``s`` is the page ``divmod(s, slots per extent)``.
+            A page is the layers' pages one after the other, in the order of
+            the views.
 
     Raises:
         ValueError: the layers do not add up to the pool's page.
@@ -35,7 +37,9 @@ class PageCopier:
     ) -> None:
         self.group_id = group_id
         self.num_blocks = min((view.shape[0] for view in layer_views), default=0)
-        self.num_slots, page_bytes = pool.shape
+        extents, self.slots_per_extent, page_bytes = pool.shape
+        self.num_slots = extents * self.slots_per_extent
+        self._pool = pool
         sizes = [prod(view.shape[1:]) for view in layer_views]
         if sum(sizes) != page_bytes:
             raise ValueError(
@@ -45,7 +49,7 @@ class PageCopier:
         self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         start = 0
         for view, size in zip(layer_views, sizes, strict=True):
-            host = pool[:, start : start + size].unflatten(1, tuple(view.shape[1:]))
+            host = pool[..., start : start + size].unflatten(2, tuple(view.shape[1:]))
             self._pairs.append(_widest(view, host))
             start += size
 
@@ -65,6 +69,19 @@ class PageCopier:
         """
         self._copy(block_ids, slots, to_host=False)
 
+    def move(self, source_slots: Sequence[int], target_slots: Sequence[int]) -> None:
+        """Copy pool slot ``source_slots[i]`` into pool slot ``target_slots[i]``.
+
+        Raises:
+            TransferError: a slot out of range, or the copy failed.
+        """
+        for slots in (source_slots, target_slots):
+            self._check(slots, self.num_slots, "slots")
+        for source, target in zip(source_slots, target_slots, strict=True):
+            self._pool[divmod(target, self.slots_per_extent)].copy_(
+                self._pool[divmod(source, self.slots_per_extent)]
+            )
+
     def _copy(self, block_ids: Sequence[int], slots: Sequence[int], *, to_host: bool) -> None:
         if self._pairs:  # a pipeline rank may hold no layer of the group
             self._check(block_ids, self.num_blocks, "block ids")
@@ -76,10 +93,12 @@ class PageCopier:
         if not block_ids:
             return
         try:
-            for first, last in _runs(block_ids, slots):
-                block, slot, count = block_ids[first], slots[first], last - first
+            for first, last in _runs(block_ids, slots, self.slots_per_extent):
+                block, count = block_ids[first], last - first
+                extent, slot = divmod(slots[first], self.slots_per_extent)
                 for device, host in self._pairs:
-                    source, target = device[block : block + count], host[slot : slot + count]
+                    source = device[block : block + count]
+                    target = host[extent, slot : slot + count]
                     if not to_host:
                         source, target = target, source
                     target.copy_(source)
@@ -95,12 +114,19 @@ class PageCopier:
             )
 
 
-def _runs(block_ids: Sequence[int], slots: Sequence[int]) -> list[tuple[int, int]]:
-    """Index ranges in which blocks and slots both count up by one."""
+def _runs(
+    block_ids: Sequence[int], slots: Sequence[int], slots_per_extent: int
+) -> list[tuple[int, int]]:
+    """Index ranges in which blocks and slots both count up by one, within one extent."""
     runs: list[tuple[int, int]] = []
     first = 0
     for i in range(1, len(slots) + 1):
-        if i == len(slots) or block_ids[i] != block_ids[i - 1] + 1 or slots[i] != slots[i - 1] + 1:
+        if (
+            i == len(slots)
+            or block_ids[i] != block_ids[i - 1] + 1
+            or slots[i] != slots[i - 1] + 1
+            or slots[i] % slots_per_extent == 0
+        ):
             runs.append((first, i))
             first = i
     return runs

@@ -19,7 +19,7 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.sched.output import KVConnectorBlockState
 
 from lmc_grouped.connector import LMCacheConnectorV1
-from lmc_grouped.connector.messages import Operation, StepMetadata, StepReport
+from lmc_grouped.connector.messages import MoveOperation, Operation, StepMetadata, StepReport
 from lmc_grouped.connector.metrics import GroupedStats
 from lmc_grouped.core.groups import GroupSpec, Kind
 from lmc_grouped.core.hits import needed_pages
@@ -83,6 +83,7 @@ class ScriptedEngine:
         world_size: int = 1,
         num_blocks: int = 256,
         retention: int | str = "none",
+        partition: str = "static",
         extra: dict[str, Any] | None = None,
         **config: Any,
     ) -> None:
@@ -92,7 +93,8 @@ class ScriptedEngine:
         self.vllm_config = engine_config(
             budget_bytes=budget_bytes,
             world_size=world_size,
-            extra={"lmc_grouped.retention": retention} | (extra or {}),
+            extra={"lmc_grouped.retention": retention, "cpu_group_partition": partition}
+            | (extra or {}),
             **config,
         )
         self.connector = LMCacheConnectorV1(
@@ -131,10 +133,7 @@ class ScriptedEngine:
 
     def held_slots(self) -> dict[int, int]:
         """group_id -> slots that something holds: leases and operations under way."""
-        return {
-            group_id: pool.capacity_slots - self.index.room_slots(group_id)
-            for group_id, pool in self.index.residency().items()
-        }
+        return {group_id: pool.held_slots for group_id, pool in self.index.residency().items()}
 
     def pinned_blocks(self) -> int:
         """Device blocks that are neither free nor in a request's table."""
@@ -376,7 +375,17 @@ class ScriptedEngine:
         return StepMetadata(
             loads=[self._spoilt(operation, groups) for operation in metadata.loads],
             stores=[self._spoilt(operation, groups) for operation in metadata.stores],
+            moves=[self._spoilt_move(operation, groups) for operation in metadata.moves],
         )
+
+    def _spoilt_move(self, operation: MoveOperation, group_ids: set[int]) -> MoveOperation:
+        moves = tuple(
+            replace(move, target_slots=[10**9] * len(move.target_slots))
+            if move.group_id in group_ids
+            else move
+            for move in operation.moves
+        )
+        return replace(operation, moves=moves)
 
     def _spoilt(self, operation: Operation, group_ids: set[int]) -> Operation:
         if operation.request_id in self.spared:

@@ -31,7 +31,7 @@ class ConnectorMachine(RuleBasedStateMachine):
         model=st.sampled_from(sorted(MODELS)),
         units=st.integers(1, 9),
         retention=st.sampled_from(["none", 0, 64]),
-        partition=st.sampled_from(["static", "off"]),
+        partition=st.sampled_from(["auto", "static", "off"]),
     )
     def start(self, model: str, units: int, retention: int | str, partition: str) -> None:
         self.engine = ScriptedEngine(
@@ -40,10 +40,8 @@ class ConnectorMachine(RuleBasedStateMachine):
             world_size=RANKS,
             num_blocks=1024,
             retention=retention,
-            extra={
-                "cpu_group_partition": partition,
-                "mamba_state_slots_reference_tokens": 128,
-            },
+            partition=partition,
+            extra={"mamba_state_slots_reference_tokens": 32 if partition == "auto" else 128},
         )
         self.waiting: list[Request] = []
         self.running: list[Request] = []
@@ -178,7 +176,7 @@ class ConnectorMachine(RuleBasedStateMachine):
                 if not page.ready:
                     continue
                 for rank, worker in enumerate(engine.workers):
-                    row = worker.worker_half.region.pool(group.group_id)[page.slot]
+                    row = worker.worker_half.region.page(group.group_id, page.slot)
                     expected = engine.content_of(rank, group, block_hash)
                     assert torch.equal(torch.from_numpy(row), expected)
 

@@ -32,6 +32,8 @@ def test_an_interval_has_counters_per_group_and_the_fill_of_each_pool():
         "gauges": {
             "resident_slots": {"0": 6, "2": 1},
             "useless_slots": {"0": 0, "2": 0},
+            "resident_bytes": {"0": 6 * 64, "2": 64},
+            "useless_bytes": {"0": 0, "2": 0},
             "capacity_slots": {"0": 10, "2": 10},
         },
     }

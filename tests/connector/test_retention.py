@@ -157,7 +157,10 @@ def a08_setup(**extra):
         state_spec(784, state_bytes=802_816),
     ]
     config = engine_config(
-        budget_bytes=A08_BUDGET_BYTES, block_size=784, extra=extra, max_model_tokens=65_536
+        budget_bytes=A08_BUDGET_BYTES,
+        block_size=784,
+        extra={"cpu_group_partition": "static"} | extra,
+        max_model_tokens=65_536,
     )
     return prepare(config, cache_config(*specs, num_blocks=1))
 
@@ -176,7 +179,7 @@ def test_a08_start_up_prints_the_pools_of_the_field_case(
     our_log, extra, token_slots, state_slots, contexts
 ):
     setup = a08_setup(**extra)
-    log_pools(setup, setup.cut().slots_by_group)
+    log_pools(setup, setup.cut())
     lines = [r.getMessage() for r in our_log.records if r.name.startswith("lmc_grouped")]
     assert "group 1: not stored" in lines[0]
     assert f"group 0: full, 1 layers, page 10235904 bytes, {token_slots} slots" in lines[1]
@@ -188,7 +191,7 @@ def test_a08_start_up_prints_the_pools_of_the_field_case(
 
 def test_a09_start_up_says_which_contexts_run_out_of_states_first(our_log):
     setup = a08_setup()
-    log_pools(setup, setup.cut().slots_by_group)
+    log_pools(setup, setup.cut())
     assert (
         "contexts of up to about 29,792 tokens run out of states first: 10 slots in group "
         "2, 3, 4, 5"

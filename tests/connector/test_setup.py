@@ -11,6 +11,7 @@ from lmc_grouped.connector.scheduler import SchedulerHalf
 from lmc_grouped.connector.setup import agree
 from lmc_grouped.connector.worker import WorkerHalf
 from lmc_grouped.core.groups import GroupTable, GroupTableError
+from lmc_grouped.core.pools import PoolPlan
 from lmc_grouped.core.sizing import BudgetError
 from tests.connector.scripted import ScriptedEngine
 from tests.factories import full, recurrent, table_of
@@ -18,21 +19,20 @@ from tests.specs import cache_config, engine_config, full_spec, ring_spec, state
 
 
 def report(table: GroupTable, **slots: int) -> RankReport:
-    return RankReport(
-        table.fingerprint(), table.to_json(), {int(k[1:]): v for k, v in slots.items()}
-    )
+    plan = PoolPlan({int(k[1:]): v for k, v in slots.items()}, 0, 0, 0)
+    return RankReport(table.fingerprint(), table.to_json(), plan)
 
 
 def test_a10_every_rank_uses_the_smallest_pool():
     light, heavy = table_of(full(0, page_bytes=100)), table_of(full(0, page_bytes=130))
     reports = {(0, 0): report(light, g0=130), (1, 0): report(heavy, g0=100)}
-    assert agree(light, reports) == {0: 100}
+    assert agree(light, reports).slots_by_group == {0: 100}
 
 
 def test_a10_the_minimum_is_taken_group_by_group():
     table = table_of(full(0), recurrent(2), scratch_ids=(1,))
     reports = {(0, 0): report(table, g0=8, g2=3), (0, 1): report(table, g0=5, g2=9)}
-    assert agree(table, reports) == {0: 5, 2: 3}
+    assert agree(table, reports).slots_by_group == {0: 5, 2: 3}
 
 
 def test_ranks_that_see_other_groups_stop_start_up_with_both_tables():
@@ -76,7 +76,7 @@ def test_a_pipeline_rank_without_layers_of_a_group_takes_part_in_its_operations(
     config.kv_cache_tensors = config.kv_cache_tensors[:1]
     rank = LMCacheConnectorV1(engine.vllm_config, engine.workers[0].role, config)
     rank.register_kv_caches(engine.caches[0])
-    assert rank.get_handshake_metadata().slots_by_group[1] > 0
+    assert rank.get_handshake_metadata().plan.slots_by_group[1] > 0
     assert rank.worker_half.table.fingerprint() == engine.table.fingerprint()
     engine.workers[0] = rank
     engine.finish(engine.prefill("first", 50))
@@ -95,7 +95,7 @@ def test_start_up_prints_one_line_per_group_and_one_for_the_total(our_log):
         "lmc_grouped group 1: not stored (scratch: not prefix-cacheable)",
         "lmc_grouped group 0: full, 1 layers, page 128 bytes, 5 slots of 32 tokens, 160 tokens",
         "lmc_grouped group 2: recurrent, 1 layers, page 64 bytes, 5 slots of 32 tokens, 160 tokens",
-        "lmc_grouped: 960 of 960 bytes per worker, partition auto, retention none, "
+        "lmc_grouped: 960 of 960 bytes per worker, partition static, retention none, "
         "2 contexts of 64 tokens, hits end every 32 tokens",
     ]
 
@@ -168,7 +168,9 @@ def test_the_table_of_the_scheduler_takes_page_bytes_from_a_rank():
     half = engine.half
     groups = (msgspec.structs.replace(engine.table.groups[0], page_bytes=999),)
     table = msgspec.structs.replace(engine.table, groups=groups)
-    half.accept_ranks({(0, 0): RankReport(table.fingerprint(), table.to_json(), {0: 3})})
+    half.accept_ranks(
+        {(0, 0): RankReport(table.fingerprint(), table.to_json(), PoolPlan({0: 3}, 0, 0, 0))}
+    )
     assert half.tier.table.groups[0].page_bytes == 999
     assert half.tier.index.room_slots(0) == 3
 

@@ -26,7 +26,7 @@ def test_a_corrupted_host_page_is_seen_by_the_comparison():
     engine = hybrid()
     engine.finish(engine.prefill("first", 100))
     for group_id in engine.table.group_ids:
-        engine.workers[0].worker_half.region.pool(group_id)[0, 3] ^= 0xFF
+        engine.workers[0].worker_half.region.page(group_id, 0)[3] ^= 0xFF
     second = engine.request("second", 100)
     engine.start(second)
     assert {group_id for _, group_id, _ in engine.wrong_pages(second, 96)} == {0, 2}
@@ -459,7 +459,7 @@ def test_a18_groups_of_different_page_sizes_keep_their_own_rows():
     engine = ScriptedEngine(full_spec(16, heads=64), full_spec(16, heads=16))
     assert [group.page_bytes for group in engine.table.groups] == [4_096, 1_024]
     pools = [engine.workers[0].worker_half.region.pool(g) for g in (0, 1)]
-    assert [pool.shape for pool in pools] == [(64, 4_096), (64, 1_024)]
+    assert [pool.shape for pool in pools] == [(1, 64, 4_096), (1, 64, 1_024)]
     engine.finish(engine.prefill("first", 70))
     engine.wipe()
     again = engine.request("again", 70)

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from lmc_grouped.core.index import NewPage, PageIndex, PageRef
-from lmc_grouped.core.room import Room
+from lmc_grouped.core.room import Page
 from tests.factories import block_hash
 
 FULL, WINDOW, RECURRENT = GROUPS = (0, 1, 2)
@@ -42,12 +42,10 @@ class RecordingIndex(PageIndex):
 
     evicted: list[PageRef]
 
-    def _take_slot(self, room: Room) -> int:
-        if room.free_slots == 0:
-            page = room.next_to_leave()
-            group_id = next(g for g, pool in self._pools.items() if pool is page.pool)
-            self.evicted.append((group_id, page.block_hash))
-        return super()._take_slot(room)
+    def evict(self, page: Page) -> None:
+        group_id = next(g for g, pool in self._pools.items() if pool is page.pool)
+        self.evicted.append((group_id, page.block_hash))
+        super().evict(page)
 
 
 @dataclass(eq=False)
@@ -319,6 +317,7 @@ class IndexMachine(RuleBasedStateMachine):
                 page.group_id == group_id and not page.gone for page in mine
             )
             idle = [page for page in mine if page not in held]
+            assert (pool.idle_slots, pool.held_slots) == (len(idle), len(mine) - len(idle))
             assert pool.useless_slots == sum(not self.is_useful(page) for page in idle)
         assert sum(pool.evicted_pages for pool in residency.values()) == self.evictions
 

@@ -3,7 +3,8 @@
 import pytest
 
 from lmc_grouped.core.groups import GroupTable
-from lmc_grouped.core.partition import Partition, cut
+from lmc_grouped.core.partition import cut
+from lmc_grouped.core.pools import Partition
 from lmc_grouped.core.sizing import BudgetError, solve
 from tests.core.test_sizing import A08_BUDGET_BYTES, a08_table
 from tests.factories import full, recurrent, table_of
@@ -11,10 +12,17 @@ from tests.factories import full, recurrent, table_of
 SIZED = {"retention_tokens": 0, "reference_tokens": 65_536}
 
 
-def test_static_pools_are_those_of_the_solve_and_auto_is_static_for_now():
+def test_static_pools_are_those_of_the_solve():
     solved = solve(a08_table(), A08_BUDGET_BYTES, **SIZED)
-    for partition in (Partition.STATIC, Partition.AUTO):
-        assert cut(a08_table(), A08_BUDGET_BYTES, partition=partition, **SIZED) == solved
+    assert cut(a08_table(), A08_BUDGET_BYTES, partition=Partition.STATIC, **SIZED) == solved
+    assert solved.partition is Partition.STATIC
+
+
+def test_a_budget_below_what_one_request_keeps_is_cut_into_static_pools():
+    solved = solve(a08_table(), A08_BUDGET_BYTES // 8, **SIZED)
+    plan = cut(a08_table(), A08_BUDGET_BYTES // 8, partition=Partition.AUTO, **SIZED)
+    assert plan == solved
+    assert plan.partition is Partition.STATIC
 
 
 def test_a08_shared_rows_give_every_group_all_419_rows():

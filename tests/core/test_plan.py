@@ -208,7 +208,7 @@ def test_what_fits_never_exceeds_the_room_and_leaves_no_gap(spans, computed, roo
 def test_groups_that_share_rows_share_the_room():
     cursor = StoreCursor(table_of(full(0), full(1)))
     plan = cursor.plan([[1, 2, 3], [4, 5, 6]], 48, nothing_known, EVERY_PAGE)
-    pages, limit = fit(plan.new, 48, 16, lambda group_id: ("rows", 4))
+    pages, limit = fit(plan.new, 48, 16, lambda wanted: sum(wanted.values()) <= 4)
     assert limit == 32
     assert (ends(pages, 0), ends(pages, 1)) == ([16, 32], [16, 32])
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from lmc_grouped.core.groups import GroupTable, GroupTableError, Kind
 from lmc_grouped.core.index import NewPage, PageIndex
+from lmc_grouped.core.pools import PoolPlan
 from lmc_grouped.core.retention import RetentionError, context_count, tail_pages
-from lmc_grouped.core.sizing import BudgetError, PoolPlan, Sizer, solve
+from lmc_grouped.core.sizing import BudgetError, Sizer, solve
 from tests.factories import block_hash, full, recurrent, table_of, window
 
 A08_BUDGET_BYTES = 4_294_967_296

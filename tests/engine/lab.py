@@ -98,14 +98,11 @@ class Lab:
 
     def held_slots(self) -> dict[int, int]:
         """group_id -> slots that something holds: leases and operations under way."""
-        return {
-            group_id: pool.capacity_slots - self.half.tier.index.room_slots(group_id)
-            for group_id, pool in self.residency().items()
-        }
+        return {group_id: pool.held_slots for group_id, pool in self.residency().items()}
 
     def slot_bytes(self, group_id: int, slot: int) -> np.ndarray:
         """The page in a slot, ``uint8`` of shape ``[page_bytes]``: a view."""
-        return self.worker.region.pool(group_id)[slot]
+        return self.worker.region.page(group_id, slot)
 
     def device_bytes(self, group_id: int, block_id: int) -> np.ndarray:
         """The page in a device block, in the order of the host's page."""

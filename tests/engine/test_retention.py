@@ -7,7 +7,7 @@ import pytest
 from vllm.config import KVTransferConfig
 
 from lmc_grouped.core.groups import GroupTable
-from lmc_grouped.core.partition import Partition
+from lmc_grouped.core.pools import Partition
 from lmc_grouped.tools.errors import ToolError
 from lmc_grouped.tools.plan.answer import Answer as PlanAnswer
 from lmc_grouped.tools.plan.answer import Question, answer

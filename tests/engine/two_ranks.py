@@ -16,7 +16,8 @@ def damage(worker: Any, slots: dict[int, list[int]], rank: int) -> int:
         return 0
     half = get_kv_transfer_group().worker_half
     for group_id, pages in slots.items():
-        half.region.pool(group_id)[pages] = 0
+        for slot in pages:
+            half.region.page(group_id, slot)[:] = 0
     return len(slots)
 
 

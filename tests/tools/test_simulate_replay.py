@@ -8,9 +8,9 @@ import pytest
 from lmc_grouped.core.groups import GroupTable, Kind
 from lmc_grouped.core.hits import needed_pages
 from lmc_grouped.core.plan import NULL_BLOCK
+from lmc_grouped.core.pools import PoolPlan
 from lmc_grouped.core.prefix import Prefix
 from lmc_grouped.core.rule import RetentionRule
-from lmc_grouped.core.sizing import PoolPlan
 from lmc_grouped.tools.simulate.engine import ImitatedEngine
 from lmc_grouped.tools.simulate.pools import Pools, Scheme
 from lmc_grouped.tools.simulate.replay import Replay

@@ -66,8 +66,8 @@ def page(views: list[torch.Tensor], block: int) -> bytes:
 
 
 def copier_of(views: list[torch.Tensor]) -> tuple[PageCopier, torch.Tensor]:
-    pool = torch.zeros(NUM_SLOTS, page_bytes(views), dtype=torch.uint8)
-    return PageCopier(3, views, pool), pool
+    pool = torch.zeros(1, NUM_SLOTS, page_bytes(views), dtype=torch.uint8)
+    return PageCopier(3, views, pool), pool[0]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -191,7 +191,7 @@ def test_ids_that_do_not_pair_up_are_refused():
 
 def test_layers_that_do_not_fill_the_page_are_refused():
     with pytest.raises(ValueError, match=r"group 3: layers of \[8\] bytes .* page of 9 bytes"):
-        PageCopier(3, [random_bytes(4, 8)], torch.zeros(2, 9, dtype=torch.uint8))
+        PageCopier(3, [random_bytes(4, 8)], torch.zeros(1, 2, 9, dtype=torch.uint8))
 
 
 def test_an_empty_copy_does_nothing():
@@ -202,8 +202,44 @@ def test_an_empty_copy_does_nothing():
 
 
 def test_a_rank_without_layers_of_a_group_accepts_its_ids():
-    copier = PageCopier(3, [], torch.zeros(NUM_SLOTS, 0, dtype=torch.uint8))
+    copier = PageCopier(3, [], torch.zeros(1, NUM_SLOTS, 0, dtype=torch.uint8))
     copier.store([100, 7], [0, 1])
     copier.load([100, 7], [0, 1])
     with pytest.raises(TransferError, match="slots"):
         copier.store([100], [NUM_SLOTS])
+
+
+def test_pages_in_extents_lie_where_their_slot_says(views: list[torch.Tensor]) -> None:
+    size = page_bytes(views)
+    # Three extents of four pages, with bytes between them that belong to nobody.
+    extents = torch.zeros(3, 4 * size + 5, dtype=torch.uint8)
+    pool = extents[:, : 4 * size].unflatten(1, (4, size))
+    copier = PageCopier(3, views, pool)
+    blocks, slots = list(range(3, 11)), list(range(2, 10))  # across two borders
+    copier.store(blocks, slots)
+    for block, slot in zip(blocks, slots, strict=True):
+        expected = torch.cat([view[block].reshape(-1) for view in views])
+        assert torch.equal(pool[slot // 4, slot % 4], expected)
+    assert not extents[:, 4 * size :].any()
+    before = [view.clone() for view in views]
+    for view in views:
+        view.zero_()
+    copier.load(blocks, slots)
+    for view, old in zip(views, before, strict=True):
+        assert torch.equal(view[3:11], old[3:11])
+
+
+def test_a_move_copies_whole_pages_and_nothing_else(views: list[torch.Tensor]) -> None:
+    pool = random_bytes(3, 4, page_bytes(views))
+    before = pool.clone()
+    PageCopier(3, views, pool).move([1, 5], [11, 0])
+    expected = before.clone()
+    expected[2, 3], expected[0, 0] = before[0, 1], before[1, 1]
+    assert torch.equal(pool, expected)
+
+
+@pytest.mark.parametrize(("sources", "targets"), [([12], [0]), ([0], [-1])])
+def test_a_move_to_or_from_no_slot_is_refused(sources: list[int], targets: list[int]) -> None:
+    copier = PageCopier(3, [random_bytes(4, 8)], torch.zeros(3, 4, 8, dtype=torch.uint8))
+    with pytest.raises(TransferError, match=r"slots .* are outside 0..11"):
+        copier.move(sources, targets)

@@ -12,7 +12,7 @@ from lmc_grouped.core.capacity import (
     starvations,
 )
 from lmc_grouped.core.groups import ExcludedGroup, GroupTableError, Kind
-from lmc_grouped.core.partition import Partition
+from lmc_grouped.core.pools import Partition
 from lmc_grouped.core.retention import RetentionError
 from lmc_grouped.core.sizing import Sizer
 from lmc_grouped.tools.errors import ToolError

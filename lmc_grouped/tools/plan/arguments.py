@@ -2,7 +2,7 @@
 
 import argparse
 
-from lmc_grouped.core.partition import Partition
+from lmc_grouped.core.pools import Partition
 from lmc_grouped.tools.arguments import named, positive, retention
 from lmc_grouped.tools.errors import ToolError
 from lmc_grouped.tools.plan.answer import Question

@@ -5,7 +5,7 @@ import sys
 import msgspec
 
 from lmc_grouped.core.capacity import context_pages
-from lmc_grouped.core.partition import Partition
+from lmc_grouped.core.pools import Partition
 from lmc_grouped.tools.plan.answer import Answer, Question, answer
 from lmc_grouped.tools.plan.sizes import format_size
 from lmc_grouped.tools.tables import Align, format_table

@@ -5,10 +5,11 @@ from enum import StrEnum
 
 from lmc_grouped.core.capacity import context_pages, shared_rows
 from lmc_grouped.core.groups import GroupTableError
-from lmc_grouped.core.partition import Partition, cut
+from lmc_grouped.core.partition import cut
+from lmc_grouped.core.pools import Partition, PoolPlan
 from lmc_grouped.core.retention import RetentionError
 from lmc_grouped.core.rule import RetentionRule
-from lmc_grouped.core.sizing import BudgetError, PoolPlan
+from lmc_grouped.core.sizing import BudgetError
 from lmc_grouped.tools.errors import ToolError
 from lmc_grouped.tools.plan.layout import Layout
 
@@ -22,6 +23,11 @@ class Scheme(StrEnum):
     """A pool per group, of the same tokens each; every state and tail is kept."""
     SIZED = "sized"
     """A pool per group, sized and kept by the retention interval."""
+    ELASTIC = "elastic"
+    """Extents that move between the groups; kept by the retention interval."""
+
+
+_PARTITIONS = {Scheme.SHARED: Partition.OFF, Scheme.ELASTIC: Partition.AUTO}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ def cut_pools(
     Raises ToolError naming the argument that makes it impossible.
     """
     kept_tokens = None if scheme is Scheme.DENSE else retention_tokens
-    partition = Partition.OFF if scheme is Scheme.SHARED else Partition.STATIC
+    partition = _PARTITIONS.get(scheme, Partition.STATIC)
     try:
         rule = RetentionRule(layout.table, kept_tokens)
         plan = cut(

@@ -11,6 +11,7 @@ from itertools import count
 
 from lmc_grouped.core.hits import Hit, longest_hit
 from lmc_grouped.core.index import PageIndex
+from lmc_grouped.core.moves import MOVE_LIMIT_BYTES, Rebalancer
 from lmc_grouped.core.prefix import Prefix
 from lmc_grouped.core.reader import has_junction, hold_hit
 from lmc_grouped.core.writer import PrefixWriter
@@ -26,6 +27,7 @@ class Tally:
     requests: int = 0
     prompt_tokens: int = 0
     hit_tokens: int = 0
+    moved_pages: int = 0
     not_stored_pages: Counter[str] = field(default_factory=Counter)
     """By reason, under the connector's names."""
 
@@ -54,7 +56,11 @@ class Replay:
         self._engine = ImitatedEngine(self._table, step_tokens)
         self._spans = {g.group_id: g.span_tokens for g in self._table.groups}
         self._operation_ids = count(1)
-        self.index = PageIndex(pools.plan.slots_by_group, shared=pools.is_shared)
+        self.index = PageIndex(
+            pools.plan.slots_by_group, shared=pools.is_shared, extents=pools.plan.extents
+        )
+        page_bytes = {group.group_id: group.page_bytes for group in self._table.groups}
+        self._rebalancer = Rebalancer(self.index, page_bytes) if pools.plan.extents else None
         self.tally = Tally()
 
     def serve(self, request: TraceRequest) -> int:
@@ -135,6 +141,16 @@ class Replay:
         operations += self._plan_offers(running)
         for operation_id in operations:
             self.index.commit(operation_id)
+        self._rebalance()
+
+    def _rebalance(self) -> None:
+        if self._rebalancer is None:
+            return
+        operation_id = self._next_id()
+        moves = self._rebalancer.plan(operation_id, MOVE_LIMIT_BYTES)
+        if moves:
+            self.tally.moved_pages += len(moves)
+            self._rebalancer.finish(operation_id, None)
 
     def _take_offers(self, running: _Running, end_tokens: int) -> None:
         for group_id in self._engine.state_group_ids(end_tokens):

@@ -1,0 +1,168 @@
+"""Rebalancing: empty extents ahead of need, by evicting and by moving few survivors.
+
+A group that stores takes an empty extent when its own are full. This keeps some
+empty, in bounded work each step: the least recently useful pages of all groups
+leave, and where a group has an extent's worth of free slots scattered over its
+extents, the pages of its emptiest extent move into them.
+"""
+
+from dataclasses import dataclass
+
+from lmc_grouped.core.eviction import hold, unhold
+from lmc_grouped.core.extents import Arena, ElasticRoom, Extent
+from lmc_grouped.core.index import PageIndex
+from lmc_grouped.core.room import Page
+
+MOVE_LIMIT_BYTES = 16 * 2**20
+"""Bytes to move in one step: a few milliseconds of one core."""
+EVICTIONS_PER_STEP = 1_000
+"""Pages that may leave ahead of need in one step: a few milliseconds of work."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageMove:
+    """One page on its way: readable in its source slot until every rank has copied it."""
+
+    page: Page
+    group_id: int
+    source_slot: int
+    target_slot: int
+
+
+class Rebalancer:
+    """Plans moves and ends them.
+
+    Args:
+        index: over extents.
+        page_bytes: group_id -> bytes of one page.
+    """
+
+    def __init__(self, index: PageIndex, page_bytes: dict[int, int]) -> None:
+        assert index.arena is not None
+        self._index = index
+        self._arena: Arena = index.arena
+        self._page_bytes = page_bytes
+        self._moving: dict[int, list[PageMove]] = {}
+        self._closing: set[tuple[int, int]] = set()
+        """(group_id, extent) of extents being emptied."""
+        self._immovable: set[int] = set()
+        """Groups of which a move has failed: their extents are emptied by eviction alone."""
+        self._floor_hits = 0
+
+    def plan(self, operation_id: int, limit_bytes: int) -> list[PageMove]:
+        """What to move in this step.
+
+        Args:
+            operation_id: to end the moves with, when there are any.
+            limit_bytes: bytes to move; one extent is emptied even where it is more.
+        """
+        arena = self._arena
+        target = max(arena.plan.reserve_extents, arena.shortage_extents)
+        arena.shortage_extents = 0
+        moves: list[PageMove] = []
+        evictions = EVICTIONS_PER_STEP
+        stuck: set[int] = set()
+        """Groups whose free slots are scattered and whose pages cannot move now."""
+        while arena.spare_extents + len(self._closing) < target:
+            found = self._next_to_empty(stuck)
+            if found is not None:
+                group_id, sources = found
+                emptied = self._empty(group_id, sources)
+                if not emptied:
+                    stuck.add(group_id)
+                moves += emptied
+                limit_bytes -= len(emptied) * self._page_bytes[group_id]
+                if limit_bytes <= 0:
+                    break
+                continue
+            leaving = self._next_to_leave(stuck)
+            if leaving is None or evictions == 0:
+                break
+            self._index.evict(leaving)
+            self._index.releases += 1
+            evictions -= 1
+        if moves:
+            self._moving[operation_id] = moves
+        return moves
+
+    def finish(self, operation_id: int, failure: str | None) -> list[PageMove]:
+        """Every rank has reported the moves: the pages lie in their new slots, or stay.
+
+        Returns:
+            The moves that have ended.
+        """
+        rooms = self._arena.rooms
+        moves = self._moving.pop(operation_id)
+        for move in moves:
+            room, page = rooms[move.group_id], move.page
+            if failure is None:
+                page.slot = move.target_slot
+                room.vacate_slot(move.source_slot)
+            else:
+                room.vacate_slot(move.target_slot)
+                self._immovable.add(move.group_id)
+            unhold(page)
+        for group_id, number in {
+            (move.group_id, move.source_slot // rooms[move.group_id].slots_per_extent)
+            for move in moves
+        }:
+            self._closing.discard((group_id, number))
+            extent = rooms[group_id].extents.get(number)
+            if extent is not None:
+                rooms[group_id].reopen(extent)
+        self._index.releases += 1
+        return moves
+
+    def take_counts(self) -> dict[str, int]:
+        """What happened since the last call: stalled reservations, and floors that held."""
+        counts = {"stalls": self._arena.stalls, "floor_hits": self._floor_hits}
+        self._arena.stalls = self._floor_hits = 0
+        return counts
+
+    def _next_to_leave(self, stuck: set[int]) -> Page | None:
+        """The page that leaves ahead of need, of a group above its floor."""
+        rooms = [room for group_id, room in self._arena.rooms.items() if group_id not in stuck]
+        leaving = self._arena.oldest([room for room in rooms if room.above_floor > 0])
+        held_back = self._arena.oldest([room for room in rooms if room.above_floor <= 0])
+        if leaving and held_back and held_back.used_at < leaving.used_at:
+            self._floor_hits += 1
+        return leaving
+
+    def _next_to_empty(self, stuck: set[int]) -> tuple[int, list[Extent]] | None:
+        """The group that could free an extent for the fewest bytes, and its open extents."""
+        best: tuple[int, int, list[Extent]] | None = None
+        for group_id, room in self._arena.rooms.items():
+            if group_id in stuck or group_id in self._immovable:
+                continue
+            if room.free < room.slots_per_extent or room.above_floor <= 0:
+                continue
+            extents = room.open_extents()
+            cost = extents[0].used * self._page_bytes[group_id]
+            if best is None or cost < best[0]:
+                best = cost, group_id, extents
+        return None if best is None else best[1:]
+
+    def _empty(self, group_id: int, extents: list[Extent]) -> list[PageMove]:
+        """Move the pages of the first of ``extents`` that can move into the fullest others."""
+        room = self._arena.rooms[group_id]
+        source = next((extent for extent in extents if _is_movable(extent)), None)
+        if source is None:
+            return []
+        room.close(source)
+        self._closing.add((group_id, source.number))
+        targets = [extent for extent in extents if extent is not source]
+        return [
+            self._move(group_id, room, page, targets) for page in source.pages if page is not None
+        ]
+
+    @staticmethod
+    def _move(group_id: int, room: ElasticRoom, page: Page, targets: list[Extent]) -> PageMove:
+        while targets[-1].used == room.slots_per_extent:
+            targets.pop()
+        hold(page)
+        return PageMove(page, group_id, page.slot, room.reserve_copy(page, targets[-1]))
+
+
+def _is_movable(extent: Extent) -> bool:
+    """Whether nothing is being written to or read from the extent."""
+    return not any(page is not None and page.holds for page in extent.pages)
