@@ -21,6 +21,8 @@ CHUNK_SIZE_VARIABLE = "LMCACHE_CHUNK_SIZE"
 _OVERRIDE_PREFIX = "lmcache."
 _REFERENCE_KEY = "mamba_state_slots_reference_tokens"
 RETENTION_KEY = "lmc_grouped.retention"
+_SCRATCH_KEY = "scratch_policy"
+_SCRATCH_POLICIES = ("skip", "reject")
 _DENSE = "none"
 _UNSERVED_SETTINGS = (
     "local_disk",
@@ -54,6 +56,8 @@ class Settings:
     has_retention: bool = False
     """Whether ``retention_tokens`` replaces the engine's own rule."""
     retention_tokens: int | None = None
+    rejects_scratch: bool = False
+    """Whether a model with scratch groups is refused rather than served without them."""
 
 
 def read_settings(extra_config: Mapping[str, Any]) -> Settings:
@@ -77,6 +81,7 @@ def read_settings(extra_config: Mapping[str, Any]) -> Settings:
         reference_tokens=None if reference is None else _reference_tokens(reference),
         has_retention=RETENTION_KEY in extra_config,
         retention_tokens=None if retention is None else _retention_tokens(retention),
+        rejects_scratch=_rejects_scratch(extra_config.get(_SCRATCH_KEY, "skip")),
     )
 
 
@@ -124,7 +129,7 @@ def _valid_chunks(table: GroupTable, chunk_tokens: int, *, is_sparse: bool) -> s
 
 
 def _check_extra_keys(extra_config: Mapping[str, Any]) -> dict[str, Any]:
-    ours = ("cpu_group_partition", _REFERENCE_KEY, RETENTION_KEY)
+    ours = ("cpu_group_partition", _REFERENCE_KEY, RETENTION_KEY, _SCRATCH_KEY)
     overrides: dict[str, Any] = {}
     for key, value in extra_config.items():
         if key.startswith(_OVERRIDE_PREFIX):
@@ -153,6 +158,28 @@ def _reference_tokens(value: Any) -> int:
             "of the contexts that the pools are sized for"
         )
     return value
+
+
+def _rejects_scratch(value: Any) -> bool:
+    if value not in _SCRATCH_POLICIES:
+        raise ConfigError(
+            f"{_SCRATCH_KEY} is {value!r}; allowed are {', '.join(_SCRATCH_POLICIES)}"
+        )
+    return bool(value == "reject")
+
+
+def check_scratch(table: GroupTable, settings: Settings) -> None:
+    """Refuse groups that are left out, where the user asked for that.
+
+    Raises:
+        ConfigError: names the groups.
+    """
+    if settings.rejects_scratch and table.excluded:
+        left_out = ", ".join(f"{group.group_id} ({group.reason})" for group in table.excluded)
+        raise ConfigError(
+            f"{_SCRATCH_KEY} is 'reject', and the model has groups that are not stored: "
+            f"{left_out}; use 'skip' to serve it without them: the engine rebuilds them from tokens"
+        )
 
 
 def _retention_tokens(value: Any) -> int | None:

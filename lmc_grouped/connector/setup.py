@@ -77,6 +77,7 @@ def prepare(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Setu
         context_parallel=engine.context_parallel(vllm_config),
         drafter_groups=engine.drafter_groups(kv_cache_config, vllm_config),
     )
+    lmcache_config.check_scratch(table, settings)
     engine_retention = kv_cache_config.prefix_cache_retention_interval
     is_sparse = engine_retention is not None
     table = lmcache_config.with_chunks(table, settings.chunk_tokens, is_sparse=is_sparse)

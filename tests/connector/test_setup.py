@@ -123,6 +123,18 @@ def test_an_unknown_extra_key_stops_both_halves():
             half(config, cache_config(full_spec()))
 
 
+def test_scratch_groups_are_refused_where_the_user_asked_for_it():
+    specs = full_spec(), ring_spec(8), ring_spec(8)
+    config = engine_config(extra={"scratch_policy": "reject"})
+    for half in (SchedulerHalf, WorkerHalf):
+        with pytest.raises(ConfigError, match=r"not stored: 1 \(.*, 2 \(.*use 'skip'"):
+            half(config, cache_config(*specs))
+    SchedulerHalf(config, cache_config(full_spec()))
+    SchedulerHalf(engine_config(extra={"scratch_policy": "skip"}), cache_config(*specs))
+    with pytest.raises(ConfigError, match="scratch_policy is 'drop'; allowed are skip, reject"):
+        SchedulerHalf(engine_config(extra={"scratch_policy": "drop"}), cache_config(*specs))
+
+
 def test_a_hybrid_model_with_the_hybrid_manager_off_stops_start_up():
     config = engine_config(hybrid_manager_off=True)
     with pytest.raises(EngineError, match="--disable-hybrid-kv-cache-manager"):
