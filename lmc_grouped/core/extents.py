@@ -23,8 +23,11 @@ class ExtentPlan:
 
     @property
     def reserve_extents(self) -> int:
-        """Extents to keep empty ahead of need: one in a hundred."""
-        return self.extents // 100
+        """Extents to keep empty ahead of need: one in a hundred.
+
+        None where every extent is one page: whatever leaves empties one.
+        """
+        return self.extents // 100 if max(self.slots_per_extent.values()) > 1 else 0
 
 
 class Extent:

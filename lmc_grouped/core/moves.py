@@ -57,7 +57,8 @@ class Rebalancer:
             limit_bytes: bytes to move; one extent is emptied even where it is more.
         """
         arena = self._arena
-        target = max(arena.plan.reserve_extents, arena.shortage_extents)
+        wanted = arena.shortage_extents
+        target = max(arena.plan.reserve_extents, wanted)
         arena.shortage_extents = 0
         moves: list[PageMove] = []
         evictions = EVICTIONS_PER_STEP
@@ -75,6 +76,9 @@ class Rebalancer:
                 if limit_bytes <= 0:
                     break
                 continue
+            # Nobody waits: younger pages do not leave because older ones cannot move now.
+            if stuck and arena.spare_extents + len(self._closing) >= wanted:
+                break
             leaving = self._next_to_leave(stuck)
             if leaving is None or evictions == 0:
                 break
