@@ -23,11 +23,11 @@ class ExtentPlan:
 
     @property
     def reserve_extents(self) -> int:
-        """Extents to keep empty ahead of need: one in a hundred.
+        """Extents to keep empty ahead of need: one in two hundred.
 
         None where every extent is one page: whatever leaves empties one.
         """
-        return self.extents // 100 if max(self.slots_per_extent.values()) > 1 else 0
+        return self.extents // 200 if max(self.slots_per_extent.values()) > 1 else 0
 
 
 class Extent:

@@ -6,21 +6,21 @@ from lmc_grouped.core.moves import Rebalancer
 from tests.core.test_index import new, readable, refs, store
 from tests.factories import block_hash
 
-TWO_PAGES = ExtentPlan(2, 100, {0: 2, 1: 2}, {0: 1, 1: 1})
+TWO_PAGES = ExtentPlan(2, 200, {0: 2, 1: 2}, {0: 1, 1: 1})
 
 
 def full_of_scattered_leases() -> PageIndex:
-    """98 extents of group 0, half of each leased, and two extents of useful pages of group 1."""
-    index = PageIndex({0: 200, 1: 200}, extents=TWO_PAGES)
+    """198 extents of group 0, half of each leased, and two extents of useful pages of group 1."""
+    index = PageIndex({0: 400, 1: 400}, extents=TWO_PAGES)
     store(index, 1, new(1, *range(4)))
     for number in range(4):
         index.join([(1, [block_hash(number)])])
-    store(index, 2, new(0, *range(196)))
-    index.lease("running", refs(0, *range(0, 196, 2)))
+    store(index, 2, new(0, *range(396)))
+    index.lease("running", refs(0, *range(0, 396, 2)))
     return index
 
 
-def test_the_reserve_is_one_extent_in_a_hundred():
+def test_the_reserve_is_one_extent_in_two_hundred():
     assert TWO_PAGES.reserve_extents == 1
 
 
@@ -36,6 +36,6 @@ def test_useful_pages_stay_when_it_is_others_that_cannot_move():
 
 def test_useful_pages_leave_when_somebody_waits_for_room():
     index = full_of_scattered_leases()
-    index.note_shortage({0: 200})
+    index.note_shortage({0: 400})
     Rebalancer(index, {0: 1, 1: 1}).plan(3, 100)
     assert readable(index, 1, 4) == [2, 3]
