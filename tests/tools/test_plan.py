@@ -72,6 +72,8 @@ def test_the_json_answer_has_these_keys(capsys):
         "groups",
         "excluded",
         "warnings",
+        "partition",
+        "modes",
     ]
     assert list(found["groups"][0]) == [
         "group_id", "kind", "span_tokens", "page_bytes", "slots", "tokens_covered",
@@ -102,6 +104,97 @@ def test_the_six_layouts_hold_the_contexts_that_were_worked_out_for_them(capsys,
     assert f"{found['ceiling_tokens'] / reference:.2f}" == ceiling
 
 
+def share_of(found: dict, partition: str) -> float:
+    (mode,) = [mode for mode in found["modes"] if mode["partition"] == partition]
+    return mode["ceiling_share"]
+
+
+def test_every_answer_compares_the_three_partitions_with_the_ceiling(capsys):
+    answers = [
+        run_plan(capsys, FLASH_NEXT, "--partition", partition)
+        for partition in ("auto", "static", "off")
+    ]
+    modes = answers[0]["modes"]
+    assert all(answer["modes"] == modes for answer in answers)
+    assert [mode["partition"] for mode in modes] == ["auto", "static", "off"]
+    assert [list(mode) for mode in modes] == [
+        ["partition", "cut_as", "contexts", "tokens", "ceiling_share"]
+    ] * 3
+    assert [answer["contexts"] for answer in answers] == [mode["contexts"] for mode in modes]
+    for mode in modes:
+        assert mode["ceiling_share"] == mode["tokens"] / answers[0]["ceiling_tokens"]
+        assert mode["contexts"] * 65_536 <= mode["tokens"]
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_elastic_pools_are_at_the_ceiling_on_all_six_layouts(capsys, name):
+    found = run_plan(capsys, LAYOUTS / f"{name}.json", "--partition", "auto")
+    assert found["partition"] == "auto"
+    assert 0.97 <= share_of(found, "auto") <= 1
+    assert share_of(found, "auto") >= max(share_of(found, n) for n in ("static", "off")) - 0.01
+    rows, pools, _ = CONTEXTS[name]
+    assert found["contexts"] >= 0.99 * max(rows, pools)
+
+
+def test_the_answer_about_elastic_pools_has_extents_floors_and_a_balance(capsys):
+    found = run_plan(capsys, FLASH_NEXT, "--partition", "auto")
+    assert (found["extents"], found["extent_bytes"], found["reserve_extents"]) == (
+        419, 10_235_904, 2,
+    )  # fmt: skip
+    assert found["used_bytes_per_worker"] == 419 * 10_235_904
+    by_group = {group["group_id"]: group for group in found["groups"]}
+    assert [group["pages_per_extent"] for group in by_group.values()] == [1, 1, 1, 1, 12]
+    assert [group["floor_extents"] for group in by_group.values()] == [83, 1, 1, 1, 1]
+    # 4.83 contexts of 83 pages and a state of each group.
+    assert [group["slots"] for group in by_group.values()] == [401, 4, 4, 4, 4]
+    held = sum(group["slots"] * group["page_bytes"] for group in by_group.values())
+    assert held <= found["used_bytes_per_worker"]
+
+
+def test_the_table_of_elastic_pools_says_what_their_slots_are(capsys):
+    assert main(["plan", str(FLASH_NEXT), "--partition", "auto"]) == 0
+    out = capsys.readouterr().out
+    assert "4 worker(s), partition auto, retention 0" in out
+    (full_line,) = [line for line in out.splitlines() if " full " in line]
+    assert full_line.split()[:9] == ["0", "full", "784", "9.76", "MiB", "401", "1", "83", "317,116"]
+    assert "419 of 9.76 MiB, 2 of them kept empty ahead of need" in out
+    assert "while contexts of the reference length fill" in out
+    shares = {line.split()[0]: line.split()[1:] for line in out.splitlines() if "%" in line}
+    assert shares["ceiling"] == ["4.88", "320,118", "100.0%"]
+    assert shares["off"] == ["4", "315,627", "98.6%"]
+    assert not any(line.endswith(" ") for line in out.splitlines())
+
+
+def test_a_budget_below_the_floors_becomes_static_pools_with_a_warning(capsys):
+    small = (FLASH_NEXT, "--budget", "3GiB", "--workers", "4")
+    elastic, static = (run_plan(capsys, *small, "--partition", p) for p in ("auto", "static"))
+    assert elastic["partition"] == "static"
+    assert elastic["groups"] == static["groups"]
+    assert [mode["cut_as"] for mode in elastic["modes"]] == ["static", "static", "off"]
+    assert elastic["warnings"][0].startswith("the budget is below the floors of elastic pools")
+    assert elastic["warnings"][1:] == static["warnings"]
+    assert main(["plan", *map(str, small), "--partition", "auto"]) == 0
+    assert "\nauto (static) " in capsys.readouterr().out
+
+
+def test_a_partition_that_the_budget_is_too_small_for_has_no_contexts(capsys, tmp_path):
+    path = write(tmp_path, layout_of(FULL, shared_row_bytes=10**9))
+    found = run_plan(capsys, path, "--budget", "1MB")
+    off = found["modes"][-1]
+    assert (off["cut_as"], off["contexts"], off["tokens"]) == (None, 0, 0)
+    assert main(["plan", str(path), "--budget", "1MB"]) == 0
+    assert "off (budget too small)" in capsys.readouterr().out
+
+
+def test_the_bytes_of_a_shared_row_apply_to_the_comparison(capsys, tmp_path):
+    narrow, wide = layout_of(FULL), layout_of(FULL, shared_row_bytes=2_000)
+    shares = [
+        share_of(run_plan(capsys, write(tmp_path, some), "--budget", "9MB"), "off")
+        for some in (narrow, wide)
+    ]
+    assert shares[1] == pytest.approx(shares[0] / 2, rel=0.01)
+
+
 def test_shorter_contexts_with_the_right_reference_length(capsys):
     layout = LAYOUTS / "dflash2_like.json"
     found = run_plan(capsys, layout, "--reference-tokens", "16384")
@@ -120,7 +213,7 @@ def test_a_drafter_has_twice_the_slots_and_covers_the_same_tokens(capsys):
 def test_the_table_shows_where_the_bytes_go(capsys):
     assert main(["plan", str(FLASH_NEXT), *A08_ARGUMENTS]) == 0
     out = capsys.readouterr().out
-    assert "flash_next: 4 worker(s), partition auto, retention 0, reference 65,536 tokens" in out
+    assert "flash_next: 4 worker(s), partition static, retention 0, reference 65,536 tokens" in out
     (full_line,) = [line for line in out.splitlines() if " full " in line]
     columns = "0 full 784 9.76 MiB 390 305,760 3.72 GiB 92.9%"
     assert full_line.split() == [*columns.split(), "#" * 28]
@@ -145,13 +238,13 @@ def test_a09_states_that_run_out_first_are_a_warning(capsys):
     assert run_plan(capsys, FLASH_NEXT, "--retention", "none")["warnings"] == []
 
 
-@pytest.mark.parametrize("partition", ["static", "off"])
+@pytest.mark.parametrize("partition", ["auto", "static", "off"])
 def test_a_budget_below_one_context_says_what_one_takes(capsys, partition):
     found = run_plan(
         capsys, FLASH_NEXT, "--budget", "1GiB", "--workers", "4", "--partition", partition
     )
     assert found["contexts"] == 0
-    (warning,) = found["warnings"]
+    *_, warning = found["warnings"]
     assert "not one context of 65,536 tokens fits" in warning
     over_all = warning.partition("bytes per worker, ")[2].split()[0]
     enough = run_plan(
@@ -363,7 +456,9 @@ _GROUP = st.fixed_dictionaries(
         {"max_model_len": _FIELD, "groups": st.lists(_GROUP, max_size=3) | _JSON},
         optional={"workers": _FIELD, "alignment_tokens": _FIELD, "shared_row_bytes": _FIELD},
     ),
-    st.sampled_from([("static", "none"), ("static", "0"), ("off", "0"), ("off", "none")]),
+    st.sampled_from(
+        [("auto", "0"), ("auto", "none"), ("static", "none"), ("static", "0"), ("off", "0")]
+    ),
 )
 def test_no_layout_ends_in_a_traceback(tmp_path_factory, layout, rule):
     path = tmp_path_factory.getbasetemp() / "generated.json"

@@ -30,9 +30,10 @@ def add_question_arguments(
         help="length of the contexts to size for; default: the longest the model takes",
     )  # fmt: skip
     add(
-        "--partition", choices=[str(kind) for kind in Partition], default=str(Partition.AUTO),
-        help="a pool per group (static; auto is the same for now) or shared rows (off); "
-        "default %(default)s",
+        "--partition", choices=[str(kind) for kind in Partition], default=str(Partition.STATIC),
+        help="extents that move between the groups (auto, what a server does unless told "
+        "otherwise), a fixed pool per group (static), or shared rows (off); the three are "
+        "compared whatever is given; default %(default)s",
     )  # fmt: skip
     add("--json", action="store_true", help="print the answer as JSON")
 

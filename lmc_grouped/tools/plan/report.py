@@ -7,6 +7,7 @@ import msgspec
 from lmc_grouped.core.capacity import context_pages
 from lmc_grouped.core.pools import Partition
 from lmc_grouped.tools.plan.answer import Answer, Question, answer
+from lmc_grouped.tools.plan.modes import Mode
 from lmc_grouped.tools.plan.sizes import format_size
 from lmc_grouped.tools.tables import Align, format_table
 
@@ -18,6 +19,10 @@ _ALIGNS = (
     Align.RIGHT, Align.LEFT, Align.RIGHT, Align.RIGHT, Align.RIGHT,
     Align.RIGHT, Align.RIGHT, Align.RIGHT, Align.LEFT,
 )  # fmt: skip
+
+_EXTENT_HEADERS = ("per extent", "floor")
+_MODE_HEADERS = ("partition", "contexts", "tokens", "of the ceiling")
+_MODE_ALIGNS = (Align.LEFT, Align.RIGHT, Align.RIGHT, Align.RIGHT)
 
 
 def print_answer(question: Question, *, as_json: bool) -> None:
@@ -39,14 +44,29 @@ def format_answer(question: Question, found: Answer) -> str:
     )
     heading = (
         f"{question.layout.name or 'layout'}: {question.workers} worker(s), partition "
-        f"{question.partition}, retention {retention}, reference "
+        f"{found.partition}, retention {retention}, reference "
         f"{question.reference_tokens:,} tokens"
     )
-    lines = [heading, "", format_table(_HEADERS, _rows(question, found), _ALIGNS)]
+    lines = [heading, "", _groups_table(question, found)]
     lines += [f"group {left.group_id} takes no part: {left.reason}" for left in found.excluded]
     lines += ["", *_totals(question, found)]
+    lines += ["", _modes_table(question, found), ""] if found.modes else []
     lines += [f"warning: {warning}" for warning in found.warnings]
     return "\n".join(lines)
+
+
+def _groups_table(question: Question, found: Answer) -> str:
+    """One row for each group; of elastic pools also how extents serve it."""
+    rows = _rows(question, found)
+    if found.extents is None:
+        return format_table(_HEADERS, rows, _ALIGNS)
+    of_extents = [(f"{g.pages_per_extent:,}", f"{g.floor_extents:,}") for g in found.groups]
+    of_extents.append(("", ""))
+    return format_table(
+        (*_HEADERS[:5], *_EXTENT_HEADERS, *_HEADERS[5:]),
+        [(*row[:5], *two, *row[5:]) for row, two in zip(rows, of_extents, strict=True)],
+        (*_ALIGNS[:5], Align.RIGHT, Align.RIGHT, *_ALIGNS[5:]),
+    )
 
 
 def _rows(question: Question, found: Answer) -> list[tuple[str, ...]]:
@@ -76,7 +96,7 @@ def _share(part_bytes: int, budget_bytes: int) -> tuple[str, str, str]:
 
 def _bytes_by_group(question: Question, found: Answer) -> dict[int, int]:
     """Bytes of each pool; of shared rows, those that contexts of the reference length take."""
-    if question.partition is not Partition.OFF:
+    if found.partition is not Partition.OFF:
         return {group.group_id: group.slots * group.page_bytes for group in found.groups}
     pages = context_pages(
         question.layout.table, question.reference_tokens, question.retention_tokens
@@ -91,9 +111,34 @@ def _bytes_by_group(question: Question, found: Answer) -> dict[int, int]:
 def _totals(question: Question, found: Answer) -> list[str]:
     used, budget = found.used_bytes_per_worker, found.budget_bytes_per_worker
     ceiling = found.ceiling_tokens / question.reference_tokens
-    return [
+    lines = [
         f"bytes per worker  {used:,} of {budget:,} ({used / budget:.1%})",
         f"token capacity    {found.token_capacity:,} tokens",
         f"contexts          {found.contexts:,} of {question.reference_tokens:,} tokens restorable "
         f"at once; at most {ceiling:.2f} if every byte worked ({found.ceiling_tokens:,} tokens)",
     ]
+    if found.extents is not None and found.extent_bytes is not None:
+        lines += [
+            f"extents           {found.extents:,} of {format_size(found.extent_bytes)}, "
+            f"{found.reserve_extents:,} of them kept empty ahead of need",
+            "slots             what each group has while contexts of the reference length fill "
+            "the budget; they move as others come",
+        ]
+    return lines
+
+
+def _modes_table(question: Question, found: Answer) -> str:
+    """How far each way to cut the budget is from the ceiling."""
+    ceiling = found.ceiling_tokens / question.reference_tokens
+    rows = [("ceiling", f"{ceiling:.2f}", f"{found.ceiling_tokens:,}", "100.0%")]
+    rows += [
+        (_mode_name(mode), f"{mode.contexts:,}", f"{mode.tokens:,}", f"{mode.ceiling_share:.1%}")
+        for mode in found.modes
+    ]
+    return format_table(_MODE_HEADERS, rows, _MODE_ALIGNS)
+
+
+def _mode_name(mode: Mode) -> str:
+    if mode.cut_as is None:
+        return f"{mode.partition} (budget too small)"
+    return str(mode.partition) if mode.cut_as is mode.partition else f"{mode.partition} (static)"

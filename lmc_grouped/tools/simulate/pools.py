@@ -1,16 +1,13 @@
-"""The three ways of cutting a budget that are compared."""
+"""The ways of cutting a budget that are compared."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lmc_grouped.core.capacity import context_pages, shared_rows
-from lmc_grouped.core.groups import GroupTableError
-from lmc_grouped.core.partition import cut
 from lmc_grouped.core.pools import Partition, PoolPlan
-from lmc_grouped.core.retention import RetentionError
 from lmc_grouped.core.rule import RetentionRule
 from lmc_grouped.core.sizing import BudgetError
 from lmc_grouped.tools.errors import ToolError
+from lmc_grouped.tools.plan.cutting import cut_layout
 from lmc_grouped.tools.plan.layout import Layout
 
 
@@ -70,50 +67,14 @@ def cut_pools(
     Raises ToolError naming the argument that makes it impossible.
     """
     kept_tokens = None if scheme is Scheme.DENSE else retention_tokens
-    partition = _PARTITIONS.get(scheme, Partition.STATIC)
     try:
-        rule = RetentionRule(layout.table, kept_tokens)
-        plan = cut(
-            layout.table,
+        plan = cut_layout(
+            layout,
             budget_bytes,
-            partition=partition,
+            partition=_PARTITIONS.get(scheme, Partition.STATIC),
             retention_tokens=kept_tokens,
             reference_tokens=reference_tokens,
         )
-    except RetentionError as error:
-        raise ToolError(f"--retention: {error}") from error
-    except GroupTableError as error:
-        raise ToolError(f"groups: {error}") from error
     except BudgetError as error:
         raise ToolError(f"budget of the {scheme} pools: {error}") from error
-    if plan.row_bytes is not None and layout.shared_row_bytes is not None:
-        plan = _with_rows(layout, plan, rule, reference_tokens)
-    return Pools(scheme, plan, rule)
-
-
-def _with_rows(
-    layout: Layout, plan: PoolPlan, rule: RetentionRule, reference_tokens: int
-) -> PoolPlan:
-    """The same budget in rows of the size that the layout names."""
-    row_bytes, widest_bytes = layout.shared_row_bytes, plan.row_bytes
-    assert row_bytes is not None
-    assert widest_bytes is not None
-    if row_bytes < widest_bytes:
-        raise ToolError(
-            f"shared_row_bytes is {row_bytes}, less than the largest page of {widest_bytes} bytes: "
-            "give at least that, or leave it out"
-        )
-    context = context_pages(layout.table, reference_tokens, rule.retention_tokens)
-    rows = shared_rows(context, plan.budget_bytes, row_bytes)
-    if rows.rows == 0:
-        raise ToolError(
-            f"budget of the shared pools: {plan.budget_bytes} bytes per worker hold no row of "
-            f"{row_bytes} bytes (shared_row_bytes)"
-        )
-    return PoolPlan(
-        dict.fromkeys(layout.table.group_ids, rows.rows),
-        rows.used_bytes,
-        plan.budget_bytes,
-        rows.token_capacity,
-        row_bytes=row_bytes,
-    )
+    return Pools(scheme, plan, RetentionRule(layout.table, kept_tokens))
