@@ -69,7 +69,7 @@ COMMANDS = (
     ),
     Command(
         "simulate",
-        "replay a request trace on a host budget cut in three ways, without an engine",
+        "replay a request trace on a host budget cut in four ways, without an engine",
         "lmc_grouped.tools.simulate.command",
     ),
 )

@@ -79,7 +79,61 @@ def test_pools_sized_for_longer_contexts_hold_fewer_short_ones_than_shared_rows(
     assert [runs[name]["restorable_contexts"] for name in ("shared", "sized")] == [17, 10]
 
 
+def shares(capsys: pytest.CaptureFixture[str], layout: str, *arguments: str) -> dict[str, float]:
+    """Partition -> restorable tokens per token of the ceiling."""
+    common = ("--partitions", "shared,sized,elastic")
+    found = simulate(capsys, LAYOUTS / f"{layout}.json", *common, *arguments)
+    return {name: run["ceiling_share"] for name, run in by_partition(found).items()}
+
+
+@pytest.mark.parametrize(
+    ("layout", "budgets", "reference"),
+    [
+        ("flash_next", "16x", "4095"),
+        ("flash_next", "8x", "65532"),
+        ("dflash2_like", "4x", "4095"),
+        ("dflash2_like", "4x", "65532"),
+        ("glm53_flash_like", "1x", "4095"),
+    ],
+)
+def test_elastic_pools_are_at_the_ceiling_with_a_reference_four_times_too_short_or_long(
+    capsys, layout, budgets, reference
+):
+    arguments = ("--context-tokens", "16383", "--reference-tokens", reference)
+    found = shares(capsys, layout, "--budgets", budgets, *arguments)
+    assert found["elastic"] >= 0.97
+    assert found["elastic"] >= max(found.values()) - 0.01
+    assert found["sized"] < 0.7
+
+
+def test_elastic_pools_hold_a_mix_of_lengths_that_pools_of_a_wrong_reference_do_not(capsys):
+    arguments = ("--trace", "lengths", "--budgets", "6x", "--reference-tokens", "6500")
+    found = shares(capsys, "dflash2_like", *arguments)
+    assert found["elastic"] >= 0.97
+    assert max(found["shared"], found["sized"]) < 0.7
+
+
+def test_elastic_pools_have_forgotten_the_long_contexts_when_short_ones_are_back(capsys):
+    found = shares(capsys, "flash_next", "--trace", "switch", "--budgets", "4x")
+    # Extents cut for 64K contexts leave 6 % of each state's extent empty: few states then, not now.
+    assert found["elastic"] >= 0.96
+    assert found["elastic"] > found["shared"] > 3 * found["sized"]
+
+
+def test_where_a_page_is_as_large_as_a_row_elastic_pools_are_shared_rows(capsys):
+    arguments = ("--budget", "4GiB", "--context-tokens", "8191")
+    found = shares(capsys, "gpt_oss_120b_like", *arguments)
+    assert found["elastic"] == found["shared"] >= 0.9
+
+
 # Forms.
+
+
+def test_the_ceiling_is_what_the_bytes_of_the_budget_would_hold(capsys):
+    for run in simulate(capsys, FLASH_NEXT, "--budget", "16GiB")["runs"]:
+        assert f"{run['ceiling_contexts']:.2f}" == "4.88"
+        assert run["ceiling_tokens"] == 320_118
+        assert run["ceiling_share"] == pytest.approx(run["restorable_tokens"] / 320_118, rel=1e-5)
 
 
 def test_the_json_answer_has_these_fields(capsys, tmp_path):
@@ -87,13 +141,15 @@ def test_the_json_answer_has_these_fields(capsys, tmp_path):
     assert list(found) == [
         "layout", "trace", "workers", "retention_tokens", "reference_tokens", "step_tokens", "runs",
     ]  # fmt: skip
-    assert [run["partition"] for run in found["runs"]] == ["shared", "dense", "sized"]
+    assert [run["partition"] for run in found["runs"]] == ["shared", "dense", "sized", "elastic"]
     for run in found["runs"]:
         assert list(run) == [
             "partition", "budget_bytes_per_worker", "used_bytes_per_worker", "requests",
-            "prompt_tokens", "hit_tokens", "hit_rate", "evicted_pages", "not_stored_pages",
-            "resident_bytes", "usable_bytes", "usable_share", "restorable_contexts",
-            "restorable_tokens", "resumable_tokens", "bytes_per_restorable_token", "groups",
+            "prompt_tokens", "hit_tokens", "hit_rate", "evicted_pages", "moved_pages",
+            "not_stored_pages", "resident_bytes", "usable_bytes", "usable_share",
+            "restorable_contexts", "restorable_tokens", "resumable_tokens",
+            "bytes_per_restorable_token", "ceiling_contexts", "ceiling_tokens", "ceiling_share",
+            "groups",
         ]  # fmt: skip
         assert [list(group) for group in run["groups"]] == [
             ["group_id", "kind", "slots", "resident_pages", "evicted_pages"]
@@ -114,6 +170,8 @@ def test_the_numbers_of_one_answer_agree_with_one_another(capsys, tmp_path):
         assert 0 < run["hit_rate"] < 1
         assert run["requests"] == 200
         assert run["restorable_contexts"] is run["bytes_per_restorable_token"] is None
+        assert run["ceiling_contexts"] is run["ceiling_tokens"] is run["ceiling_share"] is None
+        assert run["partition"] == "elastic" or run["moved_pages"] == 0
 
 
 def test_with_shared_rows_useless_rows_are_counted_once(capsys, tmp_path):
@@ -170,15 +228,15 @@ def test_the_table_has_a_row_per_run_and_the_reasons_for_not_storing(capsys, tmp
     assert main(["simulate", str(write(tmp_path)), "--trace", "agents"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("small, trace agents: 2 worker(s), retention 0")
-    assert [line.split()[2] for line in lines[4:7]] == ["shared", "dense", "sized"]
+    assert [line.split()[2] for line in lines[4:8]] == ["shared", "dense", "sized", "elastic"]
     assert "restorable" not in lines[2]
-    assert lines[8].startswith("not stored, 391 KiB shared: not_retained ")
+    assert lines[9].startswith("not stored, 391 KiB shared: not_retained ")
 
 
 def test_the_table_of_contexts_says_how_many_are_left(capsys):
     assert main(["simulate", str(FLASH_NEXT), "--budget", "1GiB"]) == 0
     dense = capsys.readouterr().out.splitlines()[5].split()
-    assert dense[-4:] == ["0", "0", "-", dense[-1]]
+    assert dense[-6:] == ["0", "0", "-", dense[-3], "0.31", "0.0%"]
 
 
 def test_the_same_command_prints_the_same_bytes_in_another_process(tmp_path):
@@ -214,7 +272,9 @@ def test_the_plot_names_every_partition_and_sweeps_budgets_by_itself(capsys, tmp
     found = simulate(capsys, write(tmp_path), *arguments)
     assert len({run["budget_bytes_per_worker"] for run in found["runs"]}) == 7
     drawn = plot.read_text()
-    assert all(label in drawn for label in ("shared rows", "dense", "sized by retention"))
+    assert all(
+        label in drawn for label in ("shared rows", "dense", "sized by retention", "elastic")
+    )
     assert "host budget, GiB" in drawn
 
 
@@ -238,6 +298,8 @@ def test_without_matplotlib_the_message_says_how_to_get_it(capsys, tmp_path, mon
         (("--budget", "1B"), "less than one byte per worker"),
         (("--trace", "missing.jsonl"), "cannot read the trace missing.jsonl"),
         (("--trace", "chats", "--context-tokens", "100"), "--context-tokens is 100"),
+        (("--trace", "lengths", "--context-tokens", "1000"), "--context-tokens is 1000"),
+        (("--trace", "switch", "--context-tokens", "100"), "contexts of at most 6 tokens here"),
         (("--plot", "plot.pdf"), "must end in one of .png, .svg"),
         (("--plot", "nowhere/plot.png"), "there is no folder nowhere"),
     ],
@@ -252,7 +314,7 @@ def test_bad_input_is_named_and_ends_with_status_2(capsys, tmp_path, arguments, 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--partitions", "shared,static"), "'static' is none of shared, dense, sized"),
+        (("--partitions", "shared,static"), "'static' is none of shared, dense, sized, elastic"),
         (("--budgets", "1x,"), "argument --budgets: ''"),
         (("--budgets", "0x"), "a factor must be above 0"),
         (("--budgets", "-1x"), "--budgets"),

@@ -11,11 +11,12 @@ from lmc_grouped.core.plan import NULL_BLOCK
 from lmc_grouped.core.pools import PoolPlan
 from lmc_grouped.core.prefix import Prefix
 from lmc_grouped.core.rule import RetentionRule
+from lmc_grouped.tools.simulate.contexts import contexts
 from lmc_grouped.tools.simulate.engine import ImitatedEngine
 from lmc_grouped.tools.simulate.pools import Pools, Scheme
 from lmc_grouped.tools.simulate.replay import Replay
 from lmc_grouped.tools.simulate.trace import Segment, TraceRequest, block_hashes
-from lmc_grouped.tools.simulate.traces import contexts, generate
+from lmc_grouped.tools.simulate.traces import generate
 from tests.connector.scripted import Request, ScriptedEngine
 from tests.factories import full, recurrent, table_of, window
 from tests.specs import full_spec, ring_spec, state_spec, window_spec
@@ -230,6 +231,10 @@ def test_where_every_boundary_is_kept_no_hit_reads_what_nothing_can_use(groups, 
 # The connector.
 
 
+def prefill_only(request: TraceRequest) -> TraceRequest:
+    return TraceRequest(0.0, request.prompt, Segment("none", 0))
+
+
 class ConnectorRun:
     """The same requests through the connector's own halves, by the same steps."""
 
@@ -263,10 +268,26 @@ class ConnectorRun:
         return hit
 
     def pages(self) -> dict[int, set[bytes]]:
-        return pages_of(self.scripted.index, self.table)
+        return known_pages(self.scripted.index, self.table)
+
+    def pools(self, retention: int | None, *, shared: bool) -> Pools:
+        """The same pools, cut as the connector's were."""
+        index = self.scripted.index
+        if index.arena:
+            plan = PoolPlan({}, 0, 0, 0, extents=index.arena.plan)
+            return Pools(Scheme.ELASTIC, plan, RetentionRule(self.table, retention))
+        slots = {group_id: pool.capacity_slots for group_id, pool in index.residency().items()}
+        return pools_of(self.table, slots, retention, shared=shared)
+
+    def moved_pages(self) -> int:
+        self.scripted.half.balance.take_stats()
+        return sum(
+            self.scripted.stats.counter("moved_pages", group_id)
+            for group_id in self.table.group_ids
+        )
 
 
-def pages_of(index, table: GroupTable) -> dict[int, set[bytes]]:
+def known_pages(index, table: GroupTable) -> dict[int, set[bytes]]:
     return {group_id: set(index._pools[group_id].pages) for group_id in table.group_ids}
 
 
@@ -278,8 +299,14 @@ MODELS = {
 }
 
 
+TRACE = [
+    *generate("agents", requests=15, context_tokens=1_200, seed=1).requests,
+    *generate("documents", requests=15, context_tokens=900, seed=2).requests,
+]
+
+
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("partition", ["static", "off"])
+@pytest.mark.parametrize("partition", ["auto", "static", "off"])
 @pytest.mark.parametrize("retention", [None, 0, 128])
 def test_the_connector_hits_keeps_and_evicts_the_same(model, partition, retention):
     connector = ConnectorRun(
@@ -291,25 +318,29 @@ def test_the_connector_hits_keeps_and_evicts_the_same(model, partition, retentio
     )
     table = connector.table
     assert any(group.is_drafter for group in table.groups) == (model == "drafter")
-    residency = connector.scripted.index.residency()
-    slots = {group_id: pool.capacity_slots for group_id, pool in residency.items()}
-    replay = Replay(pools_of(table, slots, retention, shared=partition == "off"), 128)
+    replay = Replay(connector.pools(retention, shared=partition == "off"), 128)
     steps = ImitatedEngine(table, 128)
-    trace = [
-        *generate("agents", requests=15, context_tokens=1_200, seed=1).requests,
-        *generate("documents", requests=15, context_tokens=900, seed=2).requests,
-    ]
     hits = 0
-    for request in trace:
-        prefill_only = TraceRequest(0.0, request.prompt, Segment("none", 0))
-        hit = replay.serve(prefill_only)
-        assert hit == connector.serve(prefill_only, steps)
-        assert pages_of(replay.index, table) == connector.pages()
+    for request in map(prefill_only, TRACE):
+        hit = replay.serve(request)
+        assert hit == connector.serve(request, steps)
+        assert known_pages(replay.index, table) == connector.pages()
         hits += hit > 0
     assert hits > 5
     assert any(pool.evicted_pages for pool in replay.index.residency().values())
     for reason in ("no_room", "not_retained", "request_gone", "null_block", "off_alignment"):
         assert replay.tally.not_stored_pages[reason] == connector.scripted.not_stored(reason)
+
+
+def test_the_connector_moves_as_many_pages_where_extents_hold_several():
+    connector = ConnectorRun(*MODELS["all"], retention=0, partition="auto", units=80)
+    replay = Replay(connector.pools(0, shared=False), 128)
+    steps = ImitatedEngine(connector.table, 128)
+    assert replay.index.arena.plan.slots_per_extent[1] > 1
+    for request in map(prefill_only, [*TRACE, *contexts(60, 200).requests, *TRACE]):
+        assert replay.serve(request) == connector.serve(request, steps)
+        assert known_pages(replay.index, connector.table) == connector.pages()
+    assert replay.tally.moved_pages == connector.moved_pages() > 0
 
 
 def test_the_comparison_sees_another_step():
@@ -318,7 +349,7 @@ def test_the_comparison_sees_another_step():
     request = asked("a:500", output="none:0")
     replay.serve(request)
     connector.serve(request, ImitatedEngine(connector.table, 64))
-    assert pages_of(replay.index, connector.table) != connector.pages()
+    assert known_pages(replay.index, connector.table) != connector.pages()
 
 
 def test_every_recurrent_state_is_offered_where_a_step_ends():

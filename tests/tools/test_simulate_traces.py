@@ -1,14 +1,25 @@
 """Traces: what they share, where they come from, what a bad file says."""
 
 from collections import Counter
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
 
 from lmc_grouped.tools.errors import ToolError
+from lmc_grouped.tools.simulate.contexts import (
+    LENGTHS,
+    SWITCH,
+    Ceiling,
+    ContextTraces,
+    Cost,
+    ceiling,
+    contexts,
+    cost_of,
+)
 from lmc_grouped.tools.simulate.trace import Segment, block_hashes
 from lmc_grouped.tools.simulate.trace_file import read_trace
-from lmc_grouped.tools.simulate.traces import GENERATED, contexts, generate
+from lmc_grouped.tools.simulate.traces import GENERATED, generate
+from tests.factories import full, recurrent, table_of
 
 SIZE = {"requests": 120, "context_tokens": 16_000}
 
@@ -149,6 +160,65 @@ def test_outputs_without_a_name_are_shared_by_nothing(tmp_path):
     line = '{"prompt": ["a:16"], "output_tokens": 33}'
     first, second = read(tmp_path, line, line).requests
     assert shared_blocks((*first.prompt, first.output), (*second.prompt, second.output)) == 1
+
+
+TABLE = table_of(full(0, 16, 1_000), recurrent(1, 16, 500))
+
+
+def traces_of(budget_bytes: int) -> ContextTraces:
+    return ContextTraces(TABLE, budget_bytes, 0)
+
+
+def lengths_of(trace) -> list[int]:
+    return [request.prompt_tokens for request in trace.requests]
+
+
+def test_mixed_lengths_follow_from_their_seed_and_are_as_often_short_as_long():
+    trace = traces_of(10**6).make(LENGTHS, 2_000, 131_072, seed=3)
+    assert trace == traces_of(10**6).make(LENGTHS, 2_000, 131_072, seed=3)
+    assert trace != traces_of(10**6).make(LENGTHS, 2_000, 131_072, seed=4)
+    lengths = lengths_of(trace)
+    assert 1_024 <= min(lengths) < max(lengths) <= 131_072
+    per_octave = Counter((tokens - 1).bit_length() for tokens in lengths)
+    assert all(200 < per_octave[octave] < 400 for octave in range(11, 18))
+    assert len({request.prompt for request in trace.requests}) == 2_000
+
+
+def test_the_longest_of_mixed_lengths_can_be_given():
+    lengths = lengths_of(traces_of(10**6).make(LENGTHS, 500, 4_000, seed=0))
+    assert 3_900 < max(lengths) <= 4_000
+
+
+def test_mixed_lengths_write_two_budgets_unless_a_number_is_given():
+    lengths = lengths_of(traces_of(10**7).make(LENGTHS, None, 131_072, seed=0))
+    kept = [cost_of(TABLE, tokens, 0).kept_bytes for tokens in lengths]
+    assert sum(kept[:-1]) < 2 * 10**7 <= sum(kept)
+
+
+def test_a_switch_goes_from_short_contexts_to_long_ones_and_back():
+    lengths = lengths_of(traces_of(10**6).make(SWITCH, None, 1_600, seed=0))
+    parts = [(tokens, len(list(part))) for tokens, part in groupby(lengths)]
+    # 6 pages and a state of a short context, 100 pages and a state of a long one.
+    assert parts == [(100, 308), (1_600, 20), (100, 308)]
+
+
+def test_a_switch_of_so_many_requests_keeps_its_parts():
+    lengths = lengths_of(traces_of(10**6).make(SWITCH, 64, 1_600, seed=0))
+    parts = [(tokens, len(list(part))) for tokens, part in groupby(lengths)]
+    assert parts == [(100, 31), (1_600, 2), (100, 31)]
+
+
+def test_pages_beyond_the_last_boundary_cost_nothing():
+    table = table_of(full(0, 64, 1_000), full(1, 32, 10))
+    assert cost_of(table, 64 + 63, 0) == Cost(127, 1_000 + 2 * 10)
+    assert cost_of(table, 63, 0) == Cost(63, 0)
+
+
+def test_the_ceiling_counts_the_latest_contexts_and_a_part_of_the_one_that_does_not_fit():
+    costs = [Cost(10, 0), Cost(100, 40), Cost(300, 120), Cost(1_000, 1)]
+    assert ceiling(costs, 100) == Ceiling(1.5, 250)
+    assert ceiling(costs, 1_000) == Ceiling(3, 1_400)
+    assert ceiling([], 1_000) == Ceiling(0, 0)
 
 
 GOOD = '{"prompt": ["a:16"]}'

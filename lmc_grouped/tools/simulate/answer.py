@@ -7,6 +7,7 @@ import msgspec
 
 from lmc_grouped.core.groups import Kind
 from lmc_grouped.tools.plan.layout import Layout
+from lmc_grouped.tools.simulate.contexts import Ceiling, ceiling, cost_of
 from lmc_grouped.tools.simulate.pools import Pools, Scheme, cut_pools
 from lmc_grouped.tools.simulate.replay import Replay
 from lmc_grouped.tools.simulate.trace import Trace
@@ -49,6 +50,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     hit_rate: float
     """Hit tokens per prompt token."""
     evicted_pages: int
+    moved_pages: int
+    """To empty an extent for another group; 0 unless pools are elastic."""
     not_stored_pages: dict[str, int]
     """By reason; the names are those of the connector's counters."""
     resident_bytes: int
@@ -65,6 +68,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Sum over all contexts of where each would resume, those included that lost their end."""
     bytes_per_restorable_token: float | None
     """Budget of one worker per restorable token; null where there is none."""
+    ceiling_contexts: float | None
+    """Contexts, those asked last, that the budget would hold if no byte were lost."""
+    ceiling_tokens: int | None
+    """Tokens of these contexts, the part of the last included."""
+    ceiling_share: float | None
+    """`restorable_tokens` per token of the ceiling; null for other traces."""
     groups: tuple[GroupRun, ...]
 
 
@@ -75,7 +84,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     trace: str
     workers: int
     retention_tokens: int
-    """Of the shared rows and the sized pools; dense pools keep everything."""
+    """Of all but the dense pools, which keep everything, and of the ceiling."""
     reference_tokens: int
     step_tokens: int
     runs: tuple[Run, ...]
@@ -83,11 +92,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Held(NamedTuple):
-    """What is left of a trace of contexts; the fields are those of `Run`."""
+    """What is left of a trace of contexts."""
 
     contexts: int
     tokens: int
     resumable_tokens: int
+    ceiling: Ceiling
 
 
 def answer(question: Question, say: Callable[[str], None]) -> Answer:
@@ -109,7 +119,7 @@ def answer(question: Question, say: Callable[[str], None]) -> Answer:
     runs = []
     for number, some in enumerate(pools, 1):
         say(f"{number} of {len(pools)}: {some.scheme}, {some.plan.budget_bytes:,} bytes per worker")
-        runs.append(_run(some, question.trace, question.step_tokens))
+        runs.append(_run(some, question))
     return Answer(
         layout=question.layout.name,
         trace=question.trace.name,
@@ -121,14 +131,14 @@ def answer(question: Question, say: Callable[[str], None]) -> Answer:
     )
 
 
-def _run(pools: Pools, trace: Trace, step_tokens: int) -> Run:
-    replay = Replay(pools, step_tokens)
-    for request in trace.requests:
+def _run(pools: Pools, question: Question) -> Run:
+    replay = Replay(pools, question.step_tokens)
+    for request in question.trace.requests:
         replay.serve(request)
     tally = replay.tally
     groups = _groups(pools, replay)
     resident_bytes, useless_bytes = _resident(pools, replay, groups)
-    held = _held(replay, trace)
+    held = _held(replay, question, pools.plan.budget_bytes)
     tokens = held.tokens if held else 0
     return Run(
         partition=pools.scheme,
@@ -139,6 +149,7 @@ def _run(pools: Pools, trace: Trace, step_tokens: int) -> Run:
         hit_tokens=tally.hit_tokens,
         hit_rate=tally.hit_tokens / tally.prompt_tokens,
         evicted_pages=sum(group.evicted_pages for group in groups),
+        moved_pages=tally.moved_pages,
         not_stored_pages=dict(sorted(tally.not_stored_pages.items())),
         resident_bytes=resident_bytes,
         usable_bytes=resident_bytes - useless_bytes,
@@ -147,8 +158,15 @@ def _run(pools: Pools, trace: Trace, step_tokens: int) -> Run:
         restorable_tokens=held.tokens if held else None,
         resumable_tokens=held.resumable_tokens if held else None,
         bytes_per_restorable_token=pools.plan.budget_bytes / tokens if tokens else None,
+        ceiling_contexts=held.ceiling.contexts if held else None,
+        ceiling_tokens=int(held.ceiling.tokens) if held else None,
+        ceiling_share=_share_of(held) if held else None,
         groups=tuple(groups),
     )
+
+
+def _share_of(held: Held) -> float:
+    return held.tokens / held.ceiling.tokens if held.ceiling.tokens else 0.0
 
 
 def _groups(pools: Pools, replay: Replay) -> list[GroupRun]:
@@ -177,14 +195,18 @@ def _resident(pools: Pools, replay: Replay, groups: Sequence[GroupRun]) -> tuple
     return resident, useless
 
 
-def _held(replay: Replay, trace: Trace) -> Held | None:
+def _held(replay: Replay, question: Question, budget_bytes: int) -> Held | None:
+    trace = question.trace
     if not trace.are_contexts:
         return None
     contexts = tokens = resumable_tokens = 0
-    for request in {request.prompt: request for request in trace.requests}.values():
+    latest = list({request.prompt: request for request in reversed(trace.requests)}.values())
+    for request in latest:
         now, best = replay.resume(request)
         resumable_tokens += now
         if 0 < now == best:
             contexts += 1
             tokens += request.prompt_tokens
-    return Held(contexts, tokens, resumable_tokens)
+    table, retention_tokens = question.layout.table, question.retention_tokens
+    costs = (cost_of(table, request.prompt_tokens, retention_tokens) for request in latest)
+    return Held(contexts, tokens, resumable_tokens, ceiling(costs, budget_bytes))

@@ -1,11 +1,12 @@
 """Replay a request trace through the real index and hit code, without an engine.
 
 Each request is looked up, restored as far as the host tier reaches, computed
-and stored, for three ways of cutting the same budget:
+and stored, for four ways of cutting the same budget:
 
-  shared  rows of one size that every group takes from
-  dense   a pool per group, all of the same tokens; every state and tail is kept
-  sized   a pool per group, sized and kept by --retention
+  shared   rows of one size that every group takes from
+  dense    a pool per group, all of the same tokens; every state and tail is kept
+  sized    a pool per group, sized and kept by --retention
+  elastic  extents that move between the groups, kept by --retention
 
 The engine's own device cache is taken as empty for every request: every hit
 counted is the host tier's. Requests run one after the other, in the order of
@@ -16,6 +17,12 @@ LAYOUT.json is the file that `lmc-grouped plan` reads. --trace is one of
 
   contexts   independent contexts of --context-tokens, each asked once, then each
              again in the same order; says how many could be restored at the end
+             and how many the budget would hold if no byte were lost (the ceiling)
+  lengths    the same of contexts from 1K to 128K tokens, or up to --context-tokens,
+             asked once: as many between 1K and 2K as between 2K and 4K, and so on
+  switch     the same of short contexts, then long ones, then short ones again, about
+             as many bytes of each; the long ones have --context-tokens, the short
+             ones a sixteenth of that
   chats      chats of several turns behind one system prompt
   agents     long sessions of tool calls, with branches
   documents  long documents, each asked several questions
@@ -29,6 +36,9 @@ first tokens of the text of that name, the same wherever it is named:
 `output` names what is generated, for later prompts to contain. Arrival and
 output may be left out (0 seconds, one token).
 
+Whole contexts are coarse where a budget holds few: --budgets 16x asks how the
+same layout does with 16 times as much.
+
 exit status: 0 the trace was run; 2 bad input.
 """
 
@@ -38,7 +48,6 @@ from pathlib import Path
 
 import msgspec
 
-from lmc_grouped.core.capacity import context_pages
 from lmc_grouped.core.retention import RetentionError, check_retention
 from lmc_grouped.tools.arguments import named, positive, retention, whole_number
 from lmc_grouped.tools.errors import ToolError
@@ -46,12 +55,21 @@ from lmc_grouped.tools.plan.layout import Layout, read_layout
 from lmc_grouped.tools.plan.sizes import parse_size
 from lmc_grouped.tools.simulate.answer import Question, answer
 from lmc_grouped.tools.simulate.budgets import DEFAULT_SWEEP, budgets_bytes, parse_budgets
+from lmc_grouped.tools.simulate.contexts import (
+    BUDGETS_WRITTEN,
+    CONTEXTS,
+    LENGTHS,
+    LONGEST_TOKENS,
+    OF_CONTEXTS,
+    SWITCH,
+    ContextTraces,
+)
 from lmc_grouped.tools.simulate.plot import check_plot, write_plot
 from lmc_grouped.tools.simulate.pools import Scheme
 from lmc_grouped.tools.simulate.report import format_answer
 from lmc_grouped.tools.simulate.trace import Trace
 from lmc_grouped.tools.simulate.trace_file import read_trace
-from lmc_grouped.tools.simulate.traces import CONTEXTS, GENERATED, contexts, generate
+from lmc_grouped.tools.simulate.traces import GENERATED, generate
 
 DEFAULT_REQUESTS = 200
 DEFAULT_STEP_TOKENS = 8192
@@ -63,17 +81,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("layout", type=Path, metavar="LAYOUT.json", help="the groups of the model")
     add(
         "--trace", default=CONTEXTS, metavar="TRACE",
-        help=f"{', '.join((CONTEXTS, *GENERATED))}, or a file of requests; default %(default)s",
+        help=f"{', '.join((*OF_CONTEXTS, *GENERATED))}, or a file of requests; default "
+        "%(default)s",
     )  # fmt: skip
     add(
         "--requests", type=named(positive), metavar="N",
         help=f"requests of a generated trace, default {DEFAULT_REQUESTS}; of {CONTEXTS} the number "
-        "of contexts, default one more than the largest budget could hold",
+        f"of contexts, default one more than the largest budget could hold; of {LENGTHS} and of "
+        f"each part of {SWITCH} by default {BUDGETS_WRITTEN} times what it could hold",
     )  # fmt: skip
     add(
         "--context-tokens", type=named(positive), metavar="N",
         help="length of the contexts, or of the longest request; default: the layout's "
-        "max_model_len",
+        f"max_model_len, of {LENGTHS} {LONGEST_TOKENS}",
     )  # fmt: skip
     add("--seed", type=named(whole_number), default=0, help="of a generated trace; default 0")
     add(
@@ -95,12 +115,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--retention", type=named(retention), default=0, metavar="0|TOKENS",
-        help="of the shared rows and the sized pools: keep what serves proven resume points, or "
-        "also one state or tail every TOKENS tokens; default %(default)s",
+        help="of all but the dense pools: keep what serves proven resume points, or also one "
+        "state or tail every TOKENS tokens; default %(default)s",
     )  # fmt: skip
     add(
         "--reference-tokens", type=named(positive), metavar="N",
-        help="length of the contexts to size for; default: the layout's max_model_len",
+        help="length of the contexts to size for, right or wrong; default: the layout's "
+        "max_model_len",
     )  # fmt: skip
     add(
         "--step-tokens", type=named(positive), default=DEFAULT_STEP_TOKENS, metavar="N",
@@ -177,18 +198,17 @@ def _budgets(arguments: argparse.Namespace, layout: Layout, workers: int) -> tup
 
 def _trace(arguments: argparse.Namespace, layout: Layout, budget_bytes: int) -> Trace:
     """The trace that was asked for; `budget_bytes` is the largest of one worker."""
-    name = arguments.trace
-    context_tokens = arguments.context_tokens or layout.max_model_tokens
+    name, context_tokens = arguments.trace, arguments.context_tokens
+    if name == LENGTHS:
+        context_tokens = context_tokens or LONGEST_TOKENS
+    context_tokens = context_tokens or layout.max_model_tokens
     if name in GENERATED:
         requests = arguments.requests or DEFAULT_REQUESTS
         return generate(name, requests, context_tokens, arguments.seed)
-    if name != CONTEXTS:
+    if name not in OF_CONTEXTS:
         return read_trace(Path(name))
-    if arguments.requests:
-        return contexts(arguments.requests, context_tokens)
-    context = context_pages(layout.table, context_tokens, arguments.retention)
-    held = budget_bytes // context.context_bytes if context.context_bytes else 0
-    return contexts(held + 1, context_tokens)
+    traces = ContextTraces(layout.table, budget_bytes, arguments.retention)
+    return traces.make(name, arguments.requests, context_tokens, arguments.seed)
 
 
 def _schemes(text: str) -> tuple[Scheme, ...]:

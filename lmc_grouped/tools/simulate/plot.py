@@ -15,8 +15,9 @@ _LABELS = {
     Scheme.SHARED: "shared rows",
     Scheme.DENSE: "a pool per group, dense",
     Scheme.SIZED: "a pool per group, sized by retention",
+    Scheme.ELASTIC: "elastic pools",
 }
-_MARKERS = {Scheme.SHARED: "s", Scheme.DENSE: "o", Scheme.SIZED: "D"}
+_MARKERS = {Scheme.SHARED: "s", Scheme.DENSE: "o", Scheme.SIZED: "D", Scheme.ELASTIC: "^"}
 
 
 def check_plot(path: Path) -> None:

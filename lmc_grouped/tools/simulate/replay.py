@@ -93,9 +93,12 @@ class Replay:
     def resume(self, request: TraceRequest) -> tuple[int, int]:
         """Where the same prompt would resume now, and where it could at best; changes nothing."""
         hashes = block_hashes(request.prompt, self._table.hash_block_tokens)
-        prefix = Prefix(self._table, hashes)
-        now = self._look_up(prefix, request.prompt_tokens, self.index.has)
-        best = self._look_up(prefix, request.prompt_tokens, lambda *_: True)
+        return self.resume_prefix(Prefix(self._table, hashes), request.prompt_tokens)
+
+    def resume_prefix(self, prefix: Prefix, prompt_tokens: int) -> tuple[int, int]:
+        """As ``resume``, for a prompt whose hashes are known."""
+        now = self._look_up(prefix, prompt_tokens, self.index.has)
+        best = self._look_up(prefix, prompt_tokens, lambda *_: True)
         return now.boundary_tokens, best.boundary_tokens
 
     def _look_up(
@@ -119,7 +122,7 @@ class Replay:
             local_tokens=0,
             boundary_tokens=boundary_tokens,
         )
-        self.index.release(owner)
+        self._end_step([], owner)
 
     def _record_junction(self, writer: PrefixWriter, hit: Hit) -> int:
         """Where a step is to end so that the next sibling can hit; 0 for nowhere."""
@@ -139,18 +142,19 @@ class Replay:
             operations += [store.operation_id] if store else []
         self._take_offers(running, end_tokens)
         operations += self._plan_offers(running)
-        for operation_id in operations:
-            self.index.commit(operation_id)
-        self._rebalance()
+        self._end_step(operations)
 
-    def _rebalance(self) -> None:
-        if self._rebalancer is None:
-            return
-        operation_id = self._next_id()
-        moves = self._rebalancer.plan(operation_id, MOVE_LIMIT_BYTES)
-        if moves:
+    def _end_step(self, stores: list[int], load_owner: str | None = None) -> None:
+        """Plan the moves of the step; then every copy of the step succeeds, moves last."""
+        moves_id = self._next_id()
+        moves = self._rebalancer.plan(moves_id, MOVE_LIMIT_BYTES) if self._rebalancer else []
+        if load_owner is not None:
+            self.index.release(load_owner)
+        for operation_id in stores:
+            self.index.commit(operation_id)
+        if moves and self._rebalancer:
             self.tally.moved_pages += len(moves)
-            self._rebalancer.finish(operation_id, None)
+            self._rebalancer.finish(moves_id, None)
 
     def _take_offers(self, running: _Running, end_tokens: int) -> None:
         for group_id in self._engine.state_group_ids(end_tokens):

@@ -6,9 +6,11 @@ from lmc_grouped.tools.tables import Align, format_table
 
 _HEADERS = (
     "budget", "partition", "requests", "prompt tokens", "hit tokens", "hit rate",
-    "evicted pages", "usable",
+    "evicted pages", "moved pages", "usable",
 )  # fmt: skip
-_CONTEXT_HEADERS = ("restorable", "tokens", "bytes per token", "resumable")
+_CONTEXT_HEADERS = (
+    "restorable", "tokens", "bytes per token", "resumable", "ceiling", "of its tokens",
+)  # fmt: skip
 
 
 def format_answer(found: Answer) -> str:
@@ -36,6 +38,7 @@ def _row(found: Answer, run: Run, *, are_contexts: bool) -> tuple[str, ...]:
         f"{run.hit_tokens:,}",
         f"{run.hit_rate:.1%}",
         f"{run.evicted_pages:,}",
+        f"{run.moved_pages:,}",
         f"{run.usable_share:.1%}",
     )
     if not are_contexts:
@@ -47,6 +50,8 @@ def _row(found: Answer, run: Run, *, are_contexts: bool) -> tuple[str, ...]:
         f"{run.restorable_tokens:,}",
         "-" if per_token is None else f"{per_token:,.0f}",
         f"{run.resumable_tokens:,}",
+        f"{run.ceiling_contexts:.2f}",
+        f"{run.ceiling_share:.1%}",
     )
 
 

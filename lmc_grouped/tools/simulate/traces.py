@@ -14,7 +14,6 @@ from typing import NamedTuple
 from lmc_grouped.tools.errors import ToolError
 from lmc_grouped.tools.simulate.trace import Segment, Trace, TraceRequest
 
-CONTEXTS = "contexts"
 LEAST_CONTEXT_TOKENS = 256
 """Below it the shares of a generated prompt round to nothing."""
 
@@ -109,16 +108,6 @@ _KINDS = {
     "documents": _Kind(_document, 60),
 }
 GENERATED = tuple(_KINDS)
-
-
-def contexts(contexts_count: int, context_tokens: int) -> Trace:
-    """Independent contexts of one length: each asked once, then each again in the same order."""
-    prompts = [(Segment(f"context-{i}", context_tokens),) for i in range(contexts_count)]
-    requests = [
-        TraceRequest(float(arrival), prompt, Segment(f"answer-{arrival}", 1))
-        for arrival, prompt in enumerate(prompts * 2)
-    ]
-    return Trace(CONTEXTS, tuple(requests), are_contexts=True)
 
 
 def generate(name: str, requests: int, context_tokens: int, seed: int) -> Trace:
