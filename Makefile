@@ -10,7 +10,7 @@ export PYTHONHASHSEED := 0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help env demo test test-unit test-engine test-v100 lint types format bench-restore \
-	bench-index compat compat-engine clean
+	bench-index compat compat-engine bench-elastic clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +54,9 @@ bench-restore: env  ## time to restore a prefix against computing it
 
 bench-index: env  ## cost of the index: store, evict, look up, memory
 	$(BIN)/python -m lmc_grouped.tools.bench_index
+
+bench-elastic: env  ## how much of the ceiling elastic pools hold, six layouts (many minutes)
+	$(BIN)/python -m tests.elastic
 
 clean:  ## remove the environment, caches and built models
 	rm -rf .venv .venv.* .compat .models .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
