@@ -210,7 +210,7 @@ def test_extents_of_the_field_geometry_are_its_largest_page():
     assert (plan.extent_bytes, plan.extents) == (10_235_904, 419)
     assert plan.slots_per_extent == {0: 1, 2: 1, 3: 1, 4: 1, 5: 12}
     assert plan.floor_extents == {0: 83, 2: 1, 3: 1, 4: 1, 5: 1}
-    assert plan.reserve_extents == 4
+    assert plan.reserve_extents == 2
 
 
 def test_a_size_is_chosen_that_pages_of_every_group_fill():
