@@ -10,7 +10,7 @@ export PYTHONHASHSEED := 0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help env demo test test-unit test-engine test-v100 lint types format bench-restore \
-	bench-index compat compat-engine bench-elastic clean
+	bench-index compat compat-engine bench-elastic bench-balance clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,9 @@ bench-index: env  ## cost of the index: store, evict, look up, memory
 
 bench-elastic: env  ## how much of the ceiling elastic pools hold, six layouts (many minutes)
 	$(BIN)/python -m tests.elastic
+
+bench-balance: env  ## cost of moving extents between groups while requests change
+	$(BIN)/python -m lmc_grouped.tools.bench_balance
 
 clean:  ## remove the environment, caches and built models
 	rm -rf .venv .venv.* .compat .models .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

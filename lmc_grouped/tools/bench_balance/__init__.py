@@ -1,0 +1,1 @@
+"""What rebalancing costs an engine whose requests change: `make bench-balance`."""
