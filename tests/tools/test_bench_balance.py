@@ -13,7 +13,7 @@ from lmc_grouped.tools.bench_balance import command
 from lmc_grouped.tools.bench_balance.command import main, run_engine, task_of
 from lmc_grouped.tools.bench_balance.figures import Result, Round, Side, Task
 from lmc_grouped.tools.bench_balance.meter import Meter
-from lmc_grouped.tools.bench_balance.report import format_report
+from lmc_grouped.tools.bench_balance.report import format_model
 from lmc_grouped.tools.errors import ToolError
 
 QUIET = Round(
@@ -71,7 +71,7 @@ def test_wrong_arguments_end_with_usage_and_the_reason(
 
 def test_a_row_shows_medians_shares_and_the_longest_plan_of_all_rounds() -> None:
     slow = msgspec.structs.replace(QUIET, balance_seconds=1.0, longest_plan_seconds=0.008)
-    text = format_report([result(Side.AUTO, QUIET, slow, QUIET, pages=2)])
+    text = format_model([result(Side.AUTO, QUIET, slow, QUIET, pages=2)])
     assert "32 MiB of host memory, sized for 1,024 tokens" in text
     assert "40 prompts of 200 tokens and 12 of 1,500" in text
     assert row(text, "auto") == [
@@ -82,11 +82,11 @@ def test_a_row_shows_medians_shares_and_the_longest_plan_of_all_rounds() -> None
 
 def test_two_percent_of_engine_time_is_too_much() -> None:
     limit = msgspec.structs.replace(QUIET, balance_seconds=0.04)
-    assert row(format_report([result(Side.AUTO, limit)]), "auto")[3] == "missed"
+    assert row(format_model([result(Side.AUTO, limit)]), "auto")[3] == "missed"
 
 
 def test_fixed_pools_have_no_extents_and_no_target() -> None:
-    cells = row(format_report([result(Side.STATIC)]), "static")
+    cells = row(format_model([result(Side.STATIC)]), "static")
     assert cells[:4] == ["-", "-", "0.500%", "-"]
 
 
@@ -95,34 +95,32 @@ def test_a_round_without_a_reservation_has_no_stalls() -> None:
 
 
 def test_the_report_says_that_extents_were_forced_and_why() -> None:
-    text = format_report([result(Side.AUTO), result(Side.FORCED, pages=4)])
+    text = format_model([result(Side.AUTO), result(Side.FORCED, pages=4)])
     assert text.splitlines()[-1] == (
         "forced extents: the size was set to 4 of the largest pages, 256.0 KiB, so that extents "
         "have to be emptied by moving pages; the plan picks 64.0 KiB, one page of every group, "
         "and evicting a page is then all that is ever needed"
     )
-    several = format_report([result(Side.AUTO, pages=2), result(Side.FORCED, pages=4)])
+    several = format_model([result(Side.AUTO, pages=2), result(Side.FORCED, pages=4)])
     assert several.endswith("the plan picks 128.0 KiB")
-    assert "forced" not in format_report([result(Side.AUTO), result(Side.OFF)])
+    assert "forced" not in format_model([result(Side.AUTO), result(Side.OFF)])
 
 
-def test_every_model_has_a_table() -> None:
-    other = msgspec.structs.replace(task(), model="qwen3_next")
-    text = format_report([result(), Result(other, (QUIET,), 10, 2**16, (1, 1))])
-    assert [part.partition(":")[0] for part in text.split("\n\n")[::2]] == ["gemma3", "qwen3_next"]
-
-
-def test_all_partitions_are_measured_and_written_as_json(
+def test_every_model_has_its_table_and_all_of_it_is_written_as_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "write_tiny_model", lambda _, directory: directory)
-    monkeypatch.setattr(command, "run_engine", lambda task: result(task.side))
+    monkeypatch.setattr(
+        command, "run_engine", lambda asked: msgspec.structs.replace(result(asked.side), task=asked)
+    )
     path = tmp_path / "bench.json"
-    assert main(["--models", "gemma3", "gemma3", "--json", str(path)]) == 0
+    assert main(["--models", "gemma3", "qwen3_next", "gemma3", "--json", str(path)]) == 0
     written = msgspec.json.decode(path.read_bytes(), type=list[Result])
-    assert [item.task.side for item in written] == list(Side)
+    assert [item.task.side for item in written] == [*Side, *Side]
     assert json.loads(path.read_text())[0]["rounds"][0]["moved_pages"] == 20
-    assert "restored tokens" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert shown.count("restored tokens") == 2
+    assert "\nqwen3_next: 14 MiB" in shown
 
 
 def test_an_engine_that_fails_is_an_error_with_the_end_of_its_log(

@@ -13,7 +13,7 @@ import msgspec
 
 from lmc_grouped.tools.arguments import named, positive
 from lmc_grouped.tools.bench_balance.figures import Phase, Result, Side, Task
-from lmc_grouped.tools.bench_balance.report import format_report
+from lmc_grouped.tools.bench_balance.report import format_model
 from lmc_grouped.tools.errors import ToolError
 from lmc_grouped.tools.serving import build_env
 from lmc_grouped.tools.tiny_models import write_tiny_model
@@ -27,25 +27,27 @@ WORK_DIR = Path(".models")
 BUDGETS = {"gemma3": 32 * 2**20, "qwen3_next": 14 * 2**20}
 """Host bytes by model. A few dozen prompts fill them, and Qwen3-Next's is the least
 from which on the plan picks extents of several pages."""
-SHORT = {"gemma3": Phase(200, 40), "qwen3_next": Phase(300, 60)}
-LONG = {"gemma3": Phase(1_500, 12), "qwen3_next": Phase(1_500, 20)}
+SHORT = {"gemma3": Phase(200, 40), "qwen3_next": Phase(300, 48)}
+LONG = {"gemma3": Phase(1_500, 12), "qwen3_next": Phase(1_500, 16)}
 """Prompts of a round by model: they keep more than the budget."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; 1 when an engine failed."""
     options = _parser().parse_args(arguments)
-    results = []
+    results: list[Result] = []
     try:
         for model in dict.fromkeys(options.models):
             model_dir = write_tiny_model(model, options.work_dir / model)
+            of_model = []
             for side in Side:
                 print(f"{model}, {side.value}", file=sys.stderr, flush=True)
-                results.append(run_engine(task_of(model, model_dir, side, options.rounds)))
+                of_model.append(run_engine(task_of(model, model_dir, side, options.rounds)))
+            print(format_model(of_model) + "\n", flush=True)
+            results += of_model
     except ToolError as error:
         print(f"bench-balance: {error}", file=sys.stderr)
         return 1
-    print(format_report(results))
     if options.json:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
     return 0

@@ -1,4 +1,4 @@
-"""The tables of `make bench-balance`."""
+"""The table of `make bench-balance`."""
 
 from collections.abc import Sequence
 
@@ -29,15 +29,8 @@ _HEADERS = (
 _ALIGNS = (Align.LEFT, *[Align.RIGHT] * (len(_HEADERS) - 1))
 
 
-def format_report(results: Sequence[Result]) -> str:
-    """One table per model: medians over rounds, a row per partition."""
-    models = dict.fromkeys(result.task.model for result in results)
-    return "\n\n".join(
-        _model([result for result in results if result.task.model == model]) for model in models
-    )
-
-
-def _model(results: Sequence[Result]) -> str:
+def format_model(results: Sequence[Result]) -> str:
+    """The table of one model: medians over rounds, a row per partition."""
     task = results[0].task
     lines = [
         f"{task.model}: {task.budget_bytes / 2**20:g} MiB of host memory, sized for "
