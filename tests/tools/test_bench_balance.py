@@ -10,7 +10,7 @@ import pytest
 
 from lmc_grouped.connector.metrics import GroupedStats
 from lmc_grouped.tools.bench_balance import command
-from lmc_grouped.tools.bench_balance.command import main, run_engine, task_of
+from lmc_grouped.tools.bench_balance.command import SIDES, main, run_engine, task_of
 from lmc_grouped.tools.bench_balance.figures import Result, Round, Side, Task
 from lmc_grouped.tools.bench_balance.meter import Meter
 from lmc_grouped.tools.bench_balance.report import format_model
@@ -75,19 +75,32 @@ def test_a_row_shows_medians_shares_and_the_longest_plan_of_all_rounds() -> None
     assert "32 MiB of host memory, sized for 1,024 tokens" in text
     assert "40 prompts of 200 tokens and 12 of 1,500" in text
     assert row(text, "auto") == [
-        *["128", "2/2/2", "0.500%", "met", "8.00 ms", "20", "3.00", "500", "4", "2.0%", "7"],
+        *[
+            "128",
+            "2/2/2",
+            "10.00 ms",
+            "0.500%",
+            "met",
+            "8.00 ms",
+            "20",
+            "3.00",
+            "500",
+            "4",
+            "2.0%",
+            "7",
+        ],
         *["5.000%", "2.00 s", "9,000", "90.0%"],
     ]
 
 
 def test_two_percent_of_engine_time_is_too_much() -> None:
     limit = msgspec.structs.replace(QUIET, balance_seconds=0.04)
-    assert row(format_model([result(Side.AUTO, limit)]), "auto")[3] == "missed"
+    assert row(format_model([result(Side.AUTO, limit)]), "auto")[4] == "missed"
 
 
 def test_fixed_pools_have_no_extents_and_no_target() -> None:
     cells = row(format_model([result(Side.STATIC)]), "static")
-    assert cells[:4] == ["-", "-", "0.500%", "-"]
+    assert cells[:5] == ["-", "-", "10.00 ms", "0.500%", "-"]
 
 
 def test_a_round_without_a_reservation_has_no_stalls() -> None:
@@ -116,7 +129,7 @@ def test_every_model_has_its_table_and_all_of_it_is_written_as_json(
     path = tmp_path / "bench.json"
     assert main(["--models", "gemma3", "qwen3_next", "gemma3", "--json", str(path)]) == 0
     written = msgspec.json.decode(path.read_bytes(), type=list[Result])
-    assert [item.task.side for item in written] == [*Side, *Side]
+    assert [item.task.side for item in written] == [*SIDES["gemma3"], *SIDES["qwen3_next"]]
     assert json.loads(path.read_text())[0]["rounds"][0]["moved_pages"] == 20
     shown = capsys.readouterr().out
     assert shown.count("restored tokens") == 2

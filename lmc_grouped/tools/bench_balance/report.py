@@ -13,6 +13,7 @@ _HEADERS = (
     "extents",
     "pages an extent",
     "rebalancing",
+    "of engine time",
     "target",
     "longest plan",
     "moved pages",
@@ -36,7 +37,8 @@ def format_model(results: Sequence[Result]) -> str:
         f"{task.model}: {task.budget_bytes / 2**20:g} MiB of host memory, sized for "
         f"{task.reference_tokens:,} tokens; a round is {task.short.prompts} prompts of "
         f"{task.short.tokens:,} tokens and {task.long.prompts} of {task.long.tokens:,}, each phase "
-        f"run again after the engine's cache was reset; medians of {task.rounds} rounds",
+        f"run again after the engine's cache was reset; one computing thread; medians of "
+        f"{task.rounds} rounds",
         "",
         format_table(_HEADERS, [_row(result) for result in results], _ALIGNS),
     ]
@@ -69,6 +71,7 @@ def _row(result: Result) -> tuple[str, ...]:
         result.task.side.value,
         f"{result.extents:,}" if is_elastic else "-",
         "/".join(map(str, result.pages_per_extent)) if is_elastic else "-",
+        f"{middle(lambda item: item.balance_seconds) * 1e3:.2f} ms",
         f"{share:.3%}",
         ("met" if share < TARGET_SHARE else "missed") if is_elastic else "-",
         f"{result.longest_plan_seconds * 1e3:.2f} ms",
