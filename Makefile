@@ -9,7 +9,8 @@ export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env demo test test-unit test-engine test-v100 lint types format bench-restore \
+.PHONY: help env demo test test-unit test-compat test-engine test-v100 \
+	lint types format bench-restore \
 	bench-index compat compat-engine bench-elastic bench-balance clean
 
 help:  ## list the targets
@@ -21,10 +22,13 @@ env:  ## build .venv from .ci/pins.txt, or keep it when nothing changed
 demo: env  ## store, reset and restore a hybrid model's prefix, on CPU
 	$(BIN)/python -m lmc_grouped.tools.demo
 
-test: lint types test-unit test-engine  ## every check
+test: lint types test-unit test-compat test-engine  ## every check
 
 test-unit: env  ## tests that start no engine
-	$(BIN)/python -m pytest -m "not engine and not compat"
+	$(BIN)/python -m pytest -m "not engine and not compat" --ignore=tests/compat
+
+test-compat: env  ## three LMCache releases, asked quickly (downloads them once)
+	$(BIN)/python -m pytest -m "not engine and not compat" tests/compat
 
 test-engine: env  ## tests that start vLLM
 	$(BIN)/python -m pytest -m "engine and not compat"
