@@ -88,7 +88,16 @@ class Arena:
 class ElasticRoom(Room):
     """The slots of one group, in the extents it owns now."""
 
-    __slots__ = ("_arena", "_open", "_used", "extents", "floor_extents", "free", "slots_per_extent")
+    __slots__ = (
+        "_arena",
+        "_closing",
+        "_open",
+        "_used",
+        "extents",
+        "floor_extents",
+        "free",
+        "slots_per_extent",
+    )
 
     def __init__(
         self, arena: Arena, slots_per_extent: int, floor_extents: int, clock: Clock
@@ -100,6 +109,8 @@ class ElasticRoom(Room):
         self.extents: dict[int, Extent] = {}
         self._open: dict[int, Extent] = {}
         """Extents with a free slot, the last one opened last; closing ones are left out."""
+        self._closing: dict[int, Extent] = {}
+        """Extents being emptied."""
         self.free = 0
         """Free slots in open extents."""
         self._used = 0
@@ -130,7 +141,7 @@ class ElasticRoom(Room):
             for room in self._arena.rooms.values()
             if room is not self and room.slots_per_extent == 1
         )
-        return self.free + self.idle_slots + (spare + givable) * self.slots_per_extent
+        return self.free + self.giving_slots + (spare + givable) * self.slots_per_extent
 
     def place(self, page: Page) -> bool:
         if not self._open:
@@ -170,7 +181,7 @@ class ElasticRoom(Room):
             self._open[number] = extent
         if extent.used == 0:
             self.close(extent)
-            del self.extents[number]
+            del self._closing[number], self.extents[number]
             self._arena.empty.append(number)
 
     def close(self, extent: Extent) -> None:
@@ -178,15 +189,26 @@ class ElasticRoom(Room):
         if not extent.is_closing:
             self.free -= self.slots_per_extent - extent.used
             self._open.pop(extent.number, None)
+            self._closing[extent.number] = extent
             extent.is_closing = True
 
     def reopen(self, extent: Extent) -> None:
         """Undo ``close`` for an extent that still has pages."""
         extent.is_closing = False
+        del self._closing[extent.number]
         free = self.slots_per_extent - extent.used
         self.free += free
         if free:
             self._open[extent.number] = extent
+
+    @property
+    def giving_slots(self) -> int:
+        """Idle pages whose slot this room can use again: not those in extents being emptied."""
+        return self.idle_slots - sum(
+            page is not None and not page.gone and not page.holds
+            for extent in self._closing.values()
+            for page in extent.pages
+        )
 
     def open_extents(self) -> list[Extent]:
         """Extents with a free slot, the emptiest first."""

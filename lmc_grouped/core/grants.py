@@ -32,7 +32,7 @@ class Grant:
         supply, claims = len(arena.empty), 0
         for room in arena.rooms.values():
             lacking = max(0, wanted_slots.get(room, 0) - room.free_slots)
-            own = min(lacking, room.idle_slots)
+            own = min(lacking, room.giving_slots)
             needed = -(-(lacking - own) // room.slots_per_extent)
             claims += max(0, room.claim - needed)
             if room.slots_per_extent == 1:
@@ -91,7 +91,7 @@ class Grant:
             return is_over and self._may_take(room)
         # Its extent takes free slots along that may have been counted for it.
         free = other.free_slots + 1 - (other.slots_per_extent if empties else 0)
-        own = other.idle_slots - 1 + self._extents[other] * other.slots_per_extent
+        own = other.giving_slots - 1 + self._extents[other] * other.slots_per_extent
         return free + own >= self._left.get(other, 0)
 
     def _evict(self, leaving: Page, room: ElasticRoom, evict: Callable[[Page], None]) -> None:

@@ -8,7 +8,6 @@ extents, the pages of its emptiest extent move into them.
 
 from dataclasses import dataclass
 
-from lmc_grouped.core.eviction import hold, unhold
 from lmc_grouped.core.extents import Arena, ElasticRoom, Extent
 from lmc_grouped.core.index import PageIndex
 from lmc_grouped.core.room import Page
@@ -21,7 +20,12 @@ EVICTIONS_PER_STEP = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PageMove:
-    """One page on its way: readable in its source slot until every rank has copied it."""
+    """One page on its way: readable in its source slot until every rank has copied it.
+
+    Nothing holds it for that, so that moving renews no use: it may be leased, or
+    leave, like any other. Workers carry out operations in the order in which they
+    were planned, so whoever gets its slots then comes after the copy.
+    """
 
     page: Page
     group_id: int
@@ -99,20 +103,20 @@ class Rebalancer:
         moves = self._moving.pop(operation_id)
         for move in moves:
             room, page = rooms[move.group_id], move.page
-            if failure is None:
+            if failure is None and not page.gone:
                 page.slot = move.target_slot
                 room.vacate_slot(move.source_slot)
             else:
                 room.vacate_slot(move.target_slot)
+            if failure is not None:
                 self._immovable.add(move.group_id)
-            unhold(page)
         for group_id, number in {
             (move.group_id, move.source_slot // rooms[move.group_id].slots_per_extent)
             for move in moves
         }:
             self._closing.discard((group_id, number))
             extent = rooms[group_id].extents.get(number)
-            if extent is not None:
+            if extent is not None and extent.is_closing:
                 rooms[group_id].reopen(extent)
         self._index.releases += 1
         return moves
@@ -149,7 +153,7 @@ class Rebalancer:
     def _empty(self, group_id: int, extents: list[Extent]) -> list[PageMove]:
         """Move the pages of the first of ``extents`` that can move into the fullest others."""
         room = self._arena.rooms[group_id]
-        source = next((extent for extent in extents if _is_movable(extent)), None)
+        source = next((extent for extent in extents if _is_movable(room, extent)), None)
         if source is None:
             return []
         room.close(source)
@@ -163,10 +167,13 @@ class Rebalancer:
     def _move(group_id: int, room: ElasticRoom, page: Page, targets: list[Extent]) -> PageMove:
         while targets[-1].used == room.slots_per_extent:
             targets.pop()
-        hold(page)
         return PageMove(page, group_id, page.slot, room.reserve_copy(page, targets[-1]))
 
 
-def _is_movable(extent: Extent) -> bool:
-    """Whether nothing is being written to or read from the extent."""
-    return not any(page is not None and page.holds for page in extent.pages)
+def _is_movable(room: ElasticRoom, extent: Extent) -> bool:
+    """Whether nothing is being written to, read from or moved into the extent."""
+    return not any(
+        page is not None
+        and (page.holds or page.gone or page.slot // room.slots_per_extent != extent.number)
+        for page in extent.pages
+    )

@@ -150,7 +150,7 @@ def test_a_move_that_a_rank_refuses_leaves_the_page_where_it_is():
     # It is not tried again: that group's extents are emptied by eviction.
     arena.shortage_extents = 3
     assert rebalancer.plan(100, 10**6) == []
-    assert readable(index, 1) == [12]
+    assert readable(index, 1) == [13]
 
 
 def test_a_page_that_is_forgotten_on_its_way_gives_both_slots_back():
