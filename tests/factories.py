@@ -1,11 +1,13 @@
 """Builders of group tables, page sets and engine inputs for the tests."""
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from math import lcm
 
 from lmc_grouped.core.groups import ExcludedGroup, GroupSpec, GroupTable, Kind
 from lmc_grouped.core.hits import PageProbe
+from lmc_grouped.core.keys import Layout, Namespace, StoredGroup
 from lmc_grouped.core.retention import PageMask
 
 A13_REPEATS = (
@@ -117,3 +119,54 @@ def separate(room_slots: Callable[[int], int]) -> Callable[[Mapping[int, int]], 
 def plenty(wanted: Mapping[int, int]) -> bool:
     """``has_room`` of pools that are never full."""
     return True
+
+
+A18_PAGE_BYTES = {0: 4_096, 1: 1_024}
+"""Cases A18 and A19: group_id -> page bytes."""
+
+
+def namespace(page_bytes: Mapping[int, int] = A18_PAGE_BYTES, **changes: object) -> Namespace:
+    """The namespace of a small model with one full group per entry of `page_bytes`."""
+    groups = tuple(
+        StoredGroup(
+            group_id=group_id,
+            kind=Kind.FULL,
+            span_tokens=16,
+            page_bytes=size,
+            layers=(f"full.{group_id}",),
+        )
+        for group_id, size in page_bytes.items()
+    )
+    fields: dict = {
+        "layout": Layout.EQUAL_SPANS,
+        "model": "tiny",
+        "model_revision": "main",
+        "dtype": "bfloat16",
+        "groups": groups,
+        "alignment_tokens": 16,
+        "hash_block_tokens": 16,
+        "attention_backend": "CPU_ATTN",
+        "kv_layout": "NHD",
+        "vllm_version": "0.32.0",
+        "lmcache_version": "0.5.6",
+        "hash_algorithm": "sha256",
+        "root_hash": "00ff",
+    }
+    return Namespace(**(fields | changes))
+
+
+def page_hash(number: int) -> bytes:
+    """A block hash of 32 bytes that no other number has."""
+    return hashlib.sha256(number.to_bytes(8, "big")).digest()
+
+
+def page_of(key: tuple[int, bytes], page_bytes: int) -> bytes:
+    """Bytes that only this key's page has."""
+    group_id, block_hash = key
+    seed = hashlib.sha256(group_id.to_bytes(2, "big") + block_hash).digest()
+    return (seed * -(-page_bytes // len(seed)))[:page_bytes]
+
+
+def disk_key(group_id: int, number: int) -> tuple[int, bytes]:
+    """The key of a group's page number so and so."""
+    return group_id, page_hash(number)

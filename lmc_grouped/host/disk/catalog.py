@@ -1,0 +1,228 @@
+"""Which page lies in which slot, how much that is, and what leaves first.
+
+No I/O and no lock here: the tier holds its lock around every call.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from lmc_grouped.core.index import PageRef
+from lmc_grouped.host.disk.format import DiskError
+from lmc_grouped.host.disk.recovery import GroupContents
+
+SlotRef = tuple[int, int]
+"""(group_id, slot)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How many bytes of pages a store may hold.
+
+    Above ``watermark * cap_bytes`` the oldest pages leave, ``evict_ratio * cap_bytes``
+    at a time; so the cap itself is never reached.
+    """
+
+    cap_bytes: int
+    watermark: float = 0.8
+    evict_ratio: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.cap_bytes <= 0:
+            raise DiskError(f"the disk quota is {self.cap_bytes} bytes; it must be positive")
+        for name in ("watermark", "evict_ratio"):
+            value = getattr(self, name)
+            if not 0 < value <= 1:
+                raise DiskError(f"{name} is {value}; it must be above 0 and at most 1")
+
+    @property
+    def watermark_bytes(self) -> int:
+        """What pages may take before some have to leave."""
+        return int(self.watermark * self.cap_bytes)
+
+    @property
+    def evict_bytes(self) -> int:
+        """What leaves at least when something has to."""
+        return int(self.evict_ratio * self.cap_bytes)
+
+
+class Entry:
+    """One visible page."""
+
+    __slots__ = ("gone", "key", "page_crc", "readers", "retired", "slot", "stamp_ns")
+
+    def __init__(self, key: PageRef, slot: int, page_crc: int, stamp_ns: int) -> None:
+        self.key = key
+        self.slot = slot
+        self.page_crc = page_crc
+        self.stamp_ns = stamp_ns
+        self.readers = 0
+        self.gone = False
+        self.retired = False
+        """Somebody frees the slot: its last reader, or who removed the page."""
+
+
+class GroupSlots:
+    """The slots of one group's page file."""
+
+    __slots__ = ("end", "holes", "page_bytes", "punching", "spare", "used")
+
+    def __init__(self, page_bytes: int) -> None:
+        self.page_bytes = page_bytes
+        self.end = 0
+        """Slots up to the file's end."""
+        self.spare: list[int] = []
+        """Free slots that still have room on disk."""
+        self.holes: list[int] = []
+        """Free slots whose room was given back."""
+        self.punching = 0
+        """Slots whose room is being given back: nobody may take them meanwhile."""
+        self.used = 0
+
+    @property
+    def allocated(self) -> int:
+        """Slots that have room on disk."""
+        return self.end - len(self.holes) - self.punching
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to write a page, and what to give back first."""
+
+    slot: int
+    punch: tuple[SlotRef, ...] = ()
+
+
+class Catalog:
+    """The pages of all groups, oldest first. A page that is read becomes the youngest."""
+
+    def __init__(self, page_bytes_by_group: Mapping[int, int], quota: Quota) -> None:
+        self.quota = quota
+        self.groups = {gid: GroupSlots(size) for gid, size in page_bytes_by_group.items()}
+        self.entries: OrderedDict[PageRef, Entry] = OrderedDict()
+        self.used_bytes = 0
+        """Of visible pages and of those being written."""
+        self.can_punch = True
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Room that page files have on disk: used slots and spare ones."""
+        return sum(g.allocated * g.page_bytes for g in self.groups.values())
+
+    def fill(self, contents: Iterable[GroupContents]) -> int:
+        """Take over what was recovered; returns the highest stamp."""
+        found = [
+            (record.stamp_ns, slot, record) for group in contents for slot, record in group.pages
+        ]
+        found.sort(key=lambda at: at[0])
+        for stamp_ns, slot, record in found:
+            self.entries[record.key] = Entry(record.key, slot, record.page_crc, stamp_ns)
+            self.used_bytes += record.page_bytes
+        for group in contents:
+            slots = self.groups[group.group_id]
+            live = {slot for slot, _ in group.pages}
+            slots.end = max(live, default=-1) + 1
+            slots.used = len(live)
+            slots.spare = [slot for slot in range(slots.end) if slot not in live]
+        return found[-1][0] if found else 0
+
+    def victims(self, needed_bytes: int) -> list[Entry]:
+        """Remove the oldest pages until ``needed_bytes`` more stay below the watermark."""
+        leaving: list[Entry] = []
+        while self.entries and self.used_bytes + needed_bytes > self.quota.watermark_bytes:
+            target = self.used_bytes - self.quota.evict_bytes
+            while self.entries and self.used_bytes > target:
+                leaving.append(self.remove(next(iter(self.entries))))
+        return leaving
+
+    def reserve(self, group_id: int) -> list[Entry]:
+        """Count a page that is about to be written; returns what has to leave for it."""
+        leaving = self.victims(self.groups[group_id].page_bytes)
+        self.used_bytes += self.groups[group_id].page_bytes
+        return leaving
+
+    def unreserve(self, group_id: int) -> None:
+        """The page counted by ``reserve`` will not be written."""
+        self.used_bytes -= self.groups[group_id].page_bytes
+
+    def take_slot(self, group_id: int) -> Place | None:
+        """A free slot of the group; ``None`` when the files would grow above the cap."""
+        group = self.groups[group_id]
+        if group.spare:
+            group.used += 1
+            return Place(group.spare.pop())
+        punch = self.shrink_to(self.quota.cap_bytes - group.page_bytes)
+        if punch is None:
+            return None
+        group.used += 1
+        if group.holes:
+            return Place(group.holes.pop(), punch)
+        group.end += 1
+        return Place(group.end - 1, punch)
+
+    def shrink_to(self, size_bytes: int) -> tuple[SlotRef, ...] | None:
+        """Choose spare slots to give back until no more than that is allocated.
+
+        Returns:
+            What the caller has to punch and report with ``punched``; ``None``, and
+            nothing changed, when spare slots do not suffice.
+        """
+        excess = self.allocated_bytes - size_bytes
+        if excess <= 0:
+            return ()
+        spare_bytes = sum(len(g.spare) * g.page_bytes for g in self.groups.values())
+        if excess > spare_bytes or not self.can_punch:
+            return None
+        punch: list[SlotRef] = []
+        while excess > 0:
+            group_id, group = max(
+                self.groups.items(), key=lambda item: len(item[1].spare) * item[1].page_bytes
+            )
+            punch.append((group_id, group.spare.pop()))
+            group.punching += 1
+            excess -= group.page_bytes
+        return tuple(punch)
+
+    def punched(self, ref: SlotRef, *, done: bool) -> None:
+        """The end of a slot's punching; a slot that kept its room is spare again."""
+        group = self.groups[ref[0]]
+        group.punching -= 1
+        (group.holes if done else group.spare).append(ref[1])
+        self.can_punch = self.can_punch and done
+
+    def publish(self, entry: Entry) -> None:
+        """Make a written page visible, as the youngest."""
+        self.entries[entry.key] = entry
+
+    def touch(self, entry: Entry) -> None:
+        """Make a page the youngest. Not written down: a restart goes by stamps."""
+        self.entries.move_to_end(entry.key)
+
+    def remove(self, key: PageRef) -> Entry:
+        """Make a page invisible; its slot stays taken until ``free``."""
+        entry = self.entries.pop(key)
+        entry.gone = True
+        self.used_bytes -= self.groups[key[0]].page_bytes
+        return entry
+
+    def free(self, ref: SlotRef) -> None:
+        """The slot's record is cleared and nobody reads it: others may take it."""
+        group = self.groups[ref[0]]
+        group.used -= 1
+        group.spare.append(ref[1])
+
+    def trim(self, group_id: int) -> int:
+        """Forget the free slots at the file's end; returns the slots before them."""
+        group = self.groups[group_id]
+        free = {*group.spare, *group.holes}
+        while group.end - 1 in free:
+            group.end -= 1
+        group.spare = [slot for slot in group.spare if slot < group.end]
+        group.holes = [slot for slot in group.holes if slot < group.end]
+        return group.end
+
+    def abandon(self, ref: SlotRef) -> None:
+        """Writing the slot failed; the caller punches it and reports with ``punched``."""
+        group = self.groups[ref[0]]
+        group.used -= 1
+        group.punching += 1
