@@ -63,6 +63,11 @@ COMMANDS = (
         "lmc_grouped.tools.compat",
     ),
     Command(
+        "disk",
+        "look at, verify and clean up what the disk tier stored",
+        "lmc_grouped.tools.disk.command",
+    ),
+    Command(
         "plan",
         "say what a host budget holds for the groups of a model, without an engine",
         "lmc_grouped.tools.plan.command",

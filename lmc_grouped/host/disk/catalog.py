@@ -188,6 +188,7 @@ class Catalog:
         group = self.groups[ref[0]]
         group.punching -= 1
         (group.holes if done else group.spare).append(ref[1])
+        # Said by the file system once, true for ever.
         self.can_punch = self.can_punch and done
 
     def publish(self, entry: Entry) -> None:

@@ -5,6 +5,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lmc_grouped.core.keys import Namespace, NamespaceError
@@ -47,7 +48,7 @@ class StoreLock:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            holder = _holder(self._fd)
             os.close(self._fd)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise DiskError(
@@ -67,6 +68,32 @@ class StoreLock:
     def release(self) -> None:
         """Let others open the store."""
         os.close(self._fd)
+
+
+@contextmanager
+def shared_lock(directory: Path) -> Iterator[None]:
+    """Keep tiers away while a store is looked at; several may look.
+
+    Raises:
+        StoreInUseError: a process has the store open.
+    """
+    try:
+        fd = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # never opened by a tier, or copied without its lock: nobody has it
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StoreInUseError(f"in use by process {_holder(fd)}") from error
+        yield
+    finally:
+        os.close(fd)
+
+
+def _holder(fd: int) -> str:
+    return os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
 
 
 def open_directory(root: Path, namespace: Namespace, rank: int) -> tuple[Path, StoreLock]:

@@ -55,12 +55,19 @@ class Store:
                 for slot in slots:
                     self.catalog.free((group_id, slot))
 
-    def punch(self, refs: Iterable[SlotRef]) -> None:
-        """Give the room of slots back that the catalogue chose for it."""
+    def punch(self, refs: Iterable[SlotRef]) -> bool:
+        """Give the room of slots back that the catalogue chose for it.
+
+        Returns:
+            Whether all of it was given back.
+        """
+        all_done = True
         for ref in refs:
             done = self.files[ref[0]].punch(ref[1])
             with self.lock:
                 self.catalog.punched(ref, done=done)
+            all_done = all_done and done
+        return all_done
 
     def close(self) -> None:
         """Close the files and let others open the store."""

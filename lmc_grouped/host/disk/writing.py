@@ -110,20 +110,9 @@ class Writer:
 
     def _write(self, write: _Write) -> WriteEnd:
         store, group_id = self._store, write.key[0]
-        with store.lock:
-            if write.is_dropped:
-                return WriteEnd.DROPPED
-            if self._is_paused:
-                return WriteEnd.NO_SPACE
-            victims = store.catalog.reserve(group_id)
-            store.counts.evicted_pages += len(victims)
-        store.retire(victims)
-        with store.lock:
-            place = store.catalog.take_slot(group_id)
-            if place is None:
-                store.catalog.unreserve(group_id)
-                return WriteEnd.OVER_QUOTA
-        store.punch(place.punch)
+        place = self._take_place(write)
+        if isinstance(place, WriteEnd):
+            return place
         try:
             entry = self._write_page(write, place)
         except OSError as error:
@@ -137,6 +126,28 @@ class Writer:
             store.catalog.unreserve(group_id)
         store.retire([entry])
         return WriteEnd.DROPPED
+
+    def _take_place(self, write: _Write) -> Place | WriteEnd:
+        """A slot within the quota, after the oldest pages made room; or why there is none."""
+        store, group_id = self._store, write.key[0]
+        with store.lock:
+            if write.is_dropped:
+                return WriteEnd.DROPPED
+            if self._is_paused:
+                return WriteEnd.NO_SPACE
+            victims = store.catalog.reserve(group_id)
+            store.counts.evicted_pages += len(victims)
+        store.retire(victims)
+        with store.lock:
+            place = store.catalog.take_slot(group_id)
+        if place is not None and store.punch(place.punch):
+            return place
+        with store.lock:
+            store.catalog.unreserve(group_id)
+            if place is not None:
+                store.catalog.abandon((group_id, place.slot))
+                store.catalog.punched((group_id, place.slot), done=True)  # it never had room
+        return WriteEnd.OVER_QUOTA
 
     def _write_page(self, write: _Write, place: Place) -> Entry:
         file = self._store.files[write.key[0]]
