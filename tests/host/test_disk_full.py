@@ -53,6 +53,7 @@ def limit_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     real_write = GroupFile.write_page
     monkeypatch.setattr(GroupFile, "write_page", write_page)
+    monkeypatch.setattr(GroupFile, "grow", lambda *_: None)
     monkeypatch.setattr(
         writing, "has_room", lambda _, size_bytes: used_bytes() + size_bytes <= TMPFS_BYTES
     )

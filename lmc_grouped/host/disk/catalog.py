@@ -7,9 +7,16 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from lmc_grouped.core.index import PageRef
 from lmc_grouped.host.disk.format import DiskError
 from lmc_grouped.host.disk.recovery import GroupContents
+
+GROW_BYTES = 16 * 2**20
+"""By how much a page file grows at once."""
+GROW_SHARE = 64
+"""At most one in so many bytes of the quota: groups grow side by side."""
 
 SlotRef = tuple[int, int]
 """(group_id, slot)."""
@@ -46,20 +53,18 @@ class Quota:
         return int(self.evict_ratio * self.cap_bytes)
 
 
-class Entry:
-    """One visible page."""
+class Entry(msgspec.Struct, gc=False, eq=False):
+    """One visible page. There may be a hundred thousand: no work for the collector."""
 
-    __slots__ = ("gone", "key", "page_crc", "readers", "retired", "slot", "stamp_ns")
-
-    def __init__(self, key: PageRef, slot: int, page_crc: int, stamp_ns: int) -> None:
-        self.key = key
-        self.slot = slot
-        self.page_crc = page_crc
-        self.stamp_ns = stamp_ns
-        self.readers = 0
-        self.gone = False
-        self.retired = False
-        """Somebody frees the slot: its last reader, or who removed the page."""
+    key: PageRef
+    slot: int
+    page_crc: int
+    stamp_ns: int
+    readers: int = 0
+    gone: bool = False
+    """No longer visible; its readers may still read."""
+    retired: bool = False
+    """Somebody frees the slot: its last reader, or who removed the page."""
 
 
 class GroupSlots:
@@ -87,10 +92,12 @@ class GroupSlots:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to write a page, and what to give back first."""
+    """Where to write a page, and what to do to the files first."""
 
     slot: int
     punch: tuple[SlotRef, ...] = ()
+    grow_slots: int = 0
+    """How many slots from this one on lie behind the file's end."""
 
 
 class Catalog:
@@ -111,20 +118,19 @@ class Catalog:
 
     def fill(self, contents: Iterable[GroupContents]) -> int:
         """Take over what was recovered; returns the highest stamp."""
-        found = [
-            (record.stamp_ns, slot, record) for group in contents for slot, record in group.pages
-        ]
-        found.sort(key=lambda at: at[0])
-        for stamp_ns, slot, record in found:
-            self.entries[record.key] = Entry(record.key, slot, record.page_crc, stamp_ns)
-            self.used_bytes += record.page_bytes
+        found = [at for group in contents for at in group.pages]
+        found.sort(key=lambda at: at[1].stamp_ns)
+        for slot, record in found:
+            key = record.key
+            self.entries[key] = Entry(key, slot, record.page_crc, record.stamp_ns)
         for group in contents:
             slots = self.groups[group.group_id]
             live = {slot for slot, _ in group.pages}
             slots.end = max(live, default=-1) + 1
             slots.used = len(live)
+            self.used_bytes += len(live) * slots.page_bytes
             slots.spare = [slot for slot in range(slots.end) if slot not in live]
-        return found[-1][0] if found else 0
+        return found[-1][1].stamp_ns if found else 0
 
     def victims(self, needed_bytes: int) -> list[Entry]:
         """Remove the oldest pages until ``needed_bytes`` more stay below the watermark."""
@@ -157,8 +163,16 @@ class Catalog:
         group.used += 1
         if group.holes:
             return Place(group.holes.pop(), punch)
-        group.end += 1
-        return Place(group.end - 1, punch)
+        first, slots = group.end, self._slots_to_grow(group)
+        group.end += slots
+        group.spare.extend(reversed(range(first + 1, group.end)))
+        return Place(first, punch, slots)
+
+    def _slots_to_grow(self, group: GroupSlots) -> int:
+        """One, or more when there is room for them in the quota: see ``GROW_BYTES``."""
+        room_bytes = self.quota.cap_bytes - self.allocated_bytes
+        grow_bytes = min(GROW_BYTES, self.quota.cap_bytes // GROW_SHARE, room_bytes)
+        return max(1, grow_bytes // group.page_bytes)
 
     def shrink_to(self, size_bytes: int) -> tuple[SlotRef, ...] | None:
         """Choose spare slots to give back until no more than that is allocated.

@@ -91,11 +91,24 @@ def has_room(directory: Path, size_bytes: int) -> bool:
 
 def punch_hole(fd: int, offset: int, size_bytes: int) -> bool:
     """Give the room behind a part of a file back; False where that is not possible."""
-    call = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    return _fallocate(fd, _KEEP_SIZE_PUNCH_HOLE, offset, size_bytes)
+
+
+def take_room(fd: int, offset: int, size_bytes: int) -> bool:
+    """Lengthen a file over room of its own, never shorten it; False where that is not possible.
+
+    Not ``os.posix_fallocate``: where the file system cannot do it, that writes zeros
+    into the file, which others are writing to.
+    """
+    return _fallocate(fd, 0, offset, size_bytes)
+
+
+def _fallocate(fd: int, mode: int, offset: int, size_bytes: int) -> bool:
+    call = getattr(ctypes.CDLL(None), "fallocate", None)
     if call is None:
         return False
     call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    return bool(call(fd, _KEEP_SIZE_PUNCH_HOLE, offset, size_bytes) == 0)
+    return bool(call(fd, mode, offset, size_bytes) == 0)
 
 
 def make_directory(path: Path) -> None:

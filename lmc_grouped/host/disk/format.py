@@ -11,14 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from lmc_grouped.core.index import PageRef
-from lmc_grouped.core.keys import (
-    FORMAT_VERSION,
-    MAX_KEY_BYTES,
-    KeyFormatError,
-    decode_key,
-    encode_key,
-)
+from lmc_grouped.core.keys import FORMAT_VERSION, MAX_KEY_BYTES, encode_key
 
 RECORD_BYTES = 64
 HEADER_BYTES = 64
@@ -32,6 +28,8 @@ _HEADER = struct.Struct("<8sIIQ16s20x")
 """Magic, format version, group_id, page bytes, namespace digest; then the CRC32 of it all."""
 _RECORD = struct.Struct(f"<IIQH{MAX_KEY_BYTES}s")
 """After the CRC32 of what follows: page CRC32, length, stamp, key length, key."""
+_WHOLE = struct.Struct(f"<IIIQH{MAX_KEY_BYTES}s")
+"""The CRC32 and the fields of ``_RECORD``."""
 assert _CRC.size + _HEADER.size == HEADER_BYTES
 assert _CRC.size + _RECORD.size == RECORD_BYTES
 
@@ -50,8 +48,7 @@ class FileHeader:
     format_version: int = FORMAT_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, gc=False):
     """What makes the page in a slot visible."""
 
     key: PageRef
@@ -111,21 +108,23 @@ def decode_records(data: bytes, header: FileHeader) -> Iterator[tuple[int, Recor
     A record of another group or of another length is as damaged as one whose CRC
     does not fit. A trailing part of a record is not looked at.
     """
-    view = memoryview(data)
-    for slot in range((len(data) - HEADER_BYTES) // RECORD_BYTES):
-        start = record_offset(slot)
-        raw = data[start : start + RECORD_BYTES]
-        if raw == FREE_RECORD:
-            continue
-        (crc,) = _CRC.unpack_from(raw)
-        if zlib.crc32(view[start + _CRC.size : start + RECORD_BYTES]) != crc:
+    # Written for speed: opening a store decodes every record it has.
+    slots = (len(data) - HEADER_BYTES) // RECORD_BYTES
+    view = memoryview(data)[HEADER_BYTES : record_offset(slots)]
+    prefix = encode_key((header.group_id, b"-"))[:-1]
+    hash_at, group_id, page_bytes = len(prefix), header.group_id, header.page_bytes
+    start = 0
+    for slot, fields in enumerate(_WHOLE.iter_unpack(view)):
+        crc, page_crc, length, stamp_ns, key_length, key = fields
+        end = start + RECORD_BYTES
+        fits = (
+            zlib.crc32(view[start + _CRC.size : end]) == crc
+            and hash_at < key_length <= MAX_KEY_BYTES
+            and key.startswith(prefix)
+            and length == page_bytes
+        )
+        if fits:
+            yield slot, Record((group_id, key[hash_at:key_length]), length, page_crc, stamp_ns)
+        elif view[start:end] != FREE_RECORD:
             yield slot, Unreadable.DAMAGED
-            continue
-        page_crc, length, stamp_ns, key_length, key = _RECORD.unpack_from(raw, _CRC.size)
-        try:
-            ref = decode_key(key[:key_length])
-        except KeyFormatError:
-            yield slot, Unreadable.DAMAGED
-            continue
-        fits = ref[0] == header.group_id and length == header.page_bytes
-        yield slot, Record(ref, length, page_crc, stamp_ns) if fits else Unreadable.DAMAGED
+        start = end

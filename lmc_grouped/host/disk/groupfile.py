@@ -12,6 +12,7 @@ from lmc_grouped.host.disk.fileio import (
     address_of,
     punch_hole,
     read_fully,
+    take_room,
     write_fully,
 )
 from lmc_grouped.host.disk.format import (
@@ -147,6 +148,15 @@ class GroupFile:
             Bytes read; fewer than asked for where the file ends.
         """
         return read_fully(self._pages_fd(views), views, first_slot * self.page_bytes)
+
+    def grow(self, first_slot: int, slots: int) -> None:
+        """Take room for slots behind the end ahead of writing them.
+
+        Writes inside a file run side by side, those that lengthen it one by one.
+        Where it fails, writing a page says why.
+        """
+        if take_room(self._records, 0, record_offset(first_slot + slots)):
+            take_room(self._pages, first_slot * self.page_bytes, slots * self.page_bytes)
 
     def punch(self, slot: int) -> bool:
         """Give the room of a free slot back to the file system; False where it cannot."""

@@ -22,8 +22,8 @@ PageBuffer = bytes | bytearray | memoryview | mmap.mmap | npt.NDArray[np.uint8]
 """The bytes of one page, contiguous; reads need a writable one."""
 
 QUEUE_BYTES = 256 * 2**20
-THREADS = 2
-"""For reads and for writes: one computes a CRC while the other waits for the disk."""
+THREADS = 4
+"""For reads, and as many for writes: some compute a CRC while others wait for the disk."""
 
 
 class DiskTier:

@@ -141,6 +141,8 @@ class Writer:
         with store.lock:
             place = store.catalog.take_slot(group_id)
         if place is not None and store.punch(place.punch):
+            if place.grow_slots > 1:
+                store.files[group_id].grow(place.slot, place.grow_slots)
             return place
         with store.lock:
             store.catalog.unreserve(group_id)

@@ -1,0 +1,1 @@
+"""Benchmarks of the file tier: `python -m lmc_grouped.tools.bench_disk`."""
