@@ -146,6 +146,19 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return opened.set
 
 
+def test_changes_are_told_in_order_once_somebody_follows(open_disk):
+    disk = open_disk(threads=1)
+    one, other = disk_key(0, 1), disk_key(1, 2)
+    disk.put(one)
+    assert disk.tier.take_changes() == []
+    assert [page.block_hash for page in disk.tier.track_changes()] == [one[1]]
+    disk.put(other)
+    disk.tier.drop([one])
+    disk.put(one)
+    assert disk.tier.take_changes() == [(other, True), (one, False), (one, True)]
+    assert disk.tier.take_changes() == []
+
+
 def test_a_full_queue_refuses_at_once_and_is_counted(open_disk, gate):
     disk = open_disk(queue_bytes=2 * 4_096, threads=1)
     answers = [disk.tier.put(disk_key(0, n), page_of(disk_key(0, n), 4_096)) for n in range(4)]

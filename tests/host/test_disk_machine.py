@@ -36,6 +36,7 @@ class TierMachine(RuleBasedStateMachine):
         quota = Quota(self.cap_bytes)
         tier = DiskTier.open(self.root, namespace(SIZES), 0, quota, threads=1)
         self.disk = Disk(tier)
+        self.followed = {(p.group_id, p.block_hash) for p in tier.track_changes()}
 
     def teardown(self) -> None:
         self.disk.tier.close()
@@ -114,6 +115,10 @@ class TierMachine(RuleBasedStateMachine):
     def what_is_there_is_what_the_model_has(self) -> None:
         tier = self.disk.tier
         assert [(p.group_id, p.block_hash) for p in tier.stored_pages()] == list(self.pages)
+        for key, is_visible in tier.take_changes():
+            assert (key in self.followed) != is_visible
+            (self.followed.add if is_visible else self.followed.discard)(key)
+        assert self.followed == set(self.pages)
         stats = tier.stats()
         assert stats.used_bytes == self.used()
         assert stats.allocated_bytes <= self.cap_bytes

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from lmc_grouped.core.index import PageRef
-from lmc_grouped.host.disk.format import DiskError
+from lmc_grouped.host.disk.quota import Quota
 from lmc_grouped.host.disk.recovery import GroupContents
 
 GROW_BYTES = 16 * 2**20
@@ -18,39 +18,11 @@ GROW_BYTES = 16 * 2**20
 GROW_SHARE = 64
 """At most one in so many bytes of the quota: groups grow side by side."""
 
+Change = tuple[PageRef, bool]
+"""A page, and whether it is visible from then on."""
+
 SlotRef = tuple[int, int]
 """(group_id, slot)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """How many bytes of pages a store may hold.
-
-    Above ``watermark * cap_bytes`` the oldest pages leave, ``evict_ratio * cap_bytes``
-    at a time; so the cap itself is never reached.
-    """
-
-    cap_bytes: int
-    watermark: float = 0.8
-    evict_ratio: float = 0.2
-
-    def __post_init__(self) -> None:
-        if self.cap_bytes <= 0:
-            raise DiskError(f"the disk quota is {self.cap_bytes} bytes; it must be positive")
-        for name in ("watermark", "evict_ratio"):
-            value = getattr(self, name)
-            if not 0 < value <= 1:
-                raise DiskError(f"{name} is {value}; it must be above 0 and at most 1")
-
-    @property
-    def watermark_bytes(self) -> int:
-        """What pages may take before some have to leave."""
-        return int(self.watermark * self.cap_bytes)
-
-    @property
-    def evict_bytes(self) -> int:
-        """What leaves at least when something has to."""
-        return int(self.evict_ratio * self.cap_bytes)
 
 
 class Entry(msgspec.Struct, gc=False, eq=False):
@@ -110,6 +82,8 @@ class Catalog:
         self.used_bytes = 0
         """Of visible pages and of those being written."""
         self.can_punch = True
+        self.changes: list[Change] | None = None
+        """What became visible and what left, in order; ``None``: not kept."""
 
     @property
     def allocated_bytes(self) -> int:
@@ -208,6 +182,8 @@ class Catalog:
     def publish(self, entry: Entry) -> None:
         """Make a written page visible, as the youngest."""
         self.entries[entry.key] = entry
+        if self.changes is not None:
+            self.changes.append((entry.key, True))
 
     def touch(self, entry: Entry) -> None:
         """Make a page the youngest. Not written down: a restart goes by stamps."""
@@ -217,6 +193,8 @@ class Catalog:
         """Make a page invisible; its slot stays taken until ``free``."""
         entry = self.entries.pop(key)
         entry.gone = True
+        if self.changes is not None:
+            self.changes.append((key, False))
         self.used_bytes -= self.groups[key[0]].page_bytes
         return entry
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lmc_grouped.core.keys import Namespace
-from lmc_grouped.host.disk.catalog import Catalog, Entry, Quota, SlotRef
+from lmc_grouped.host.disk.catalog import Catalog, Entry, SlotRef
 from lmc_grouped.host.disk.directory import StoreLock, open_directory
 from lmc_grouped.host.disk.fileio import takes_direct
 from lmc_grouped.host.disk.format import MAX_PAGE_BYTES, DiskError, FileHeader
 from lmc_grouped.host.disk.groupfile import GroupFile
+from lmc_grouped.host.disk.quota import Quota
 from lmc_grouped.host.disk.recovery import GroupContents, HeaderState
 from lmc_grouped.host.disk.stats import Counts
 

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from lmc_grouped.core.index import PageRef
 from lmc_grouped.core.keys import Namespace, encode_key
-from lmc_grouped.host.disk.catalog import Entry, Quota
+from lmc_grouped.host.disk.catalog import Change, Entry
 from lmc_grouped.host.disk.format import DiskError
+from lmc_grouped.host.disk.quota import Quota
 from lmc_grouped.host.disk.reading import Reader, ReadOutcome
 from lmc_grouped.host.disk.stats import DiskStats, GroupUse, PutAnswer, StoredPage
 from lmc_grouped.host.disk.store import Store, open_store
@@ -125,11 +126,26 @@ class DiskTier:
     def stored_pages(self) -> list[StoredPage]:
         """All visible pages, the first to leave first."""
         with self._store.lock:
-            groups = self._store.catalog.groups
-            return [
-                StoredPage(*entry.key, groups[entry.key[0]].page_bytes, entry.stamp_ns)
-                for entry in self._store.catalog.entries.values()
-            ]
+            return self._list_pages()
+
+    def track_changes(self) -> list[StoredPage]:
+        """Begin to keep ``take_changes``; returns what is visible now."""
+        with self._store.lock:
+            self._store.catalog.changes = []
+            return self._list_pages()
+
+    def take_changes(self) -> list[Change]:
+        """Pages that became visible or left since the last call, in order.
+
+        Empty until ``track_changes`` was called. Whoever tracks has to ask: the list
+        grows until then.
+        """
+        with self._store.lock:
+            changes = self._store.catalog.changes
+            if not changes:
+                return []
+            self._store.catalog.changes = []
+            return changes
 
     def stats(self) -> DiskStats:
         """Use and counters of this moment."""
@@ -180,6 +196,13 @@ class DiskTier:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _list_pages(self) -> list[StoredPage]:
+        groups = self._store.catalog.groups
+        return [
+            StoredPage(*entry.key, groups[entry.key[0]].page_bytes, entry.stamp_ns)
+            for entry in self._store.catalog.entries.values()
+        ]
 
     def _check(self, key: PageRef, buffer: PageBuffer) -> memoryview:
         group = self._store.catalog.groups.get(key[0])
