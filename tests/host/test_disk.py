@@ -238,6 +238,37 @@ def test_a_page_that_leaves_while_it_is_read_keeps_its_slot_until_then(open_disk
     assert disk.hits([disk_key(0, 1), disk_key(0, 2)]) == [disk_key(0, 2)]
 
 
+def test_a_slot_is_freed_once_though_reader_and_dropper_both_would(open_disk, monkeypatch):
+    disk = open_disk(threads=1)
+    disk.put(disk_key(0, 1))
+    reading, go_on, writing, write_on = (threading.Event() for _ in range(4))
+
+    def wait_and_read(*_) -> int:
+        reading.set()
+        go_on.wait()
+        return 4_096
+
+    def wait_and_write(*_) -> None:
+        writing.set()
+        write_on.wait()
+
+    monkeypatch.setattr(GroupFile, "read_pages", wait_and_read)
+    monkeypatch.setattr(GroupFile, "write_page", wait_and_write)
+    future = disk.tier.start_read([disk_key(0, 1)], [bytearray(4_096)])
+    reading.wait()
+    disk.tier.put(disk_key(1, 1), bytes(1_024))
+    writing.wait()  # what drop and reader leave to the writer waits behind this page
+    disk.tier.drop([disk_key(0, 1)])
+    go_on.set()
+    future.result()
+    write_on.set()
+    disk.tier.flush()
+    assert disk.tier.stats().groups[0].pages == 0
+    monkeypatch.undo()
+    assert disk.put(disk_key(0, 2), disk_key(0, 3)) == ["accepted"] * 2
+    assert disk.hits([disk_key(0, 2), disk_key(0, 3)]) == [disk_key(0, 2), disk_key(0, 3)]
+
+
 def test_neighbours_are_read_in_one_call(open_disk, monkeypatch):
     disk = open_disk(threads=1)
     keys = [disk_key(1, number) for number in range(40)]

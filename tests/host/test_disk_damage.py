@@ -245,3 +245,18 @@ def test_a_page_file_cut_under_a_running_tier_is_damage_not_wrong_bytes(open_dis
     os.truncate(pages_path(directory, 1), 2 * KB + 100)
     assert disk.hits(KEYS[1]) == KEYS[1][:2]
     assert disk.tier.stats().damaged_pages == PAGES - 2
+
+
+@pytest.mark.parametrize("path_of", [pages_path, records_path])
+def test_verify_finds_a_file_that_cannot_be_read(directory, path_of):
+    path_of(directory, 0).unlink()
+    path_of(directory, 0).mkdir()
+    first, second = verify_store(directory, lambda _: None)
+    assert first.contents.unreadable is not None
+    assert (first.is_right, second.is_right) == (False, True)
+
+
+def test_verify_finds_a_group_without_any_file(directory):
+    for path_of in (pages_path, records_path):
+        path_of(directory, 0).unlink()
+    assert [group.is_right for group in verify_store(directory, lambda _: None)] == [False, True]
