@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(format_shapes(_shapes(options)))
             return 0
         sides = [side for side in Side if side.name.lower() not in options.without]
-        print(format_samples(_rounds(options, sides), options.pages, PAGE_BYTES))
+        print(format_samples(_rounds(options, sides), options.pages, options.page_bytes))
         seconds = [measure_recovery(work_dir, options.records) for _ in range(options.rounds)]
         print(
             f"\nopening a store of {options.records:,} pages: {median(seconds):.2f} s "
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rounds(options: argparse.Namespace, sides: Sequence[Side]) -> list[Sample]:
-    pages = Pages(options.pages, PAGE_BYTES)
+    pages = Pages(options.pages, options.page_bytes)
     samples = []
     # A first round that is not counted: memory the machine never touched is slow once.
     for round_index in range(-1, options.rounds):
@@ -71,7 +71,7 @@ def _measure(work_dir: Path, mode: Mode, side: Side, pages: Pages, round_index: 
 def _shapes(options: argparse.Namespace) -> list[list[ShapeFigures]]:
     return [
         measure_shapes(
-            options.work_dir, PAGE_BYTES, options.pages, options.records, SMALL_PAGE_BYTES
+            options.work_dir, options.page_bytes, options.pages, options.records, SMALL_PAGE_BYTES
         )
         for _ in range(options.rounds)
     ]
@@ -81,14 +81,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m lmc_grouped.tools.bench_disk",
         description=(
-            "Put and get of 1 MiB pages: plain system calls, the file tier, and LMCache's disk "
+            "Put and get of pages: plain system calls, the file tier, and LMCache's disk "
             "backend, side by side, past the page cache and through it; then the time to open a "
             "store of many pages."
         ),
     )
     add = parser.add_argument
     add("--rounds", type=_positive, default=7, help="measured rounds (7)")
-    add("--pages", type=_positive, default=256, help="pages of 1 MiB per round (256)")
+    add("--pages", type=_positive, default=256, help="pages per round (256)")
+    add("--page-bytes", type=_positive, default=PAGE_BYTES, help=f"bytes of one ({PAGE_BYTES})")
     add("--records", type=_positive, default=100_000, help="pages of the store to open (100000)")
     add(
         "--without", action="append", default=[], choices=[side.name.lower() for side in Side],
