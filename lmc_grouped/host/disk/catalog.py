@@ -13,9 +13,9 @@ from lmc_grouped.core.index import PageRef
 from lmc_grouped.host.disk.quota import Quota
 from lmc_grouped.host.disk.recovery import GroupContents
 
-GROW_BYTES = 16 * 2**20
+GROW_BYTES = 32 * 2**20
 """By how much a page file grows at once."""
-GROW_SHARE = 64
+GROW_SHARE = 16
 """At most one in so many bytes of the quota: groups grow side by side."""
 
 Change = tuple[PageRef, bool]
@@ -137,7 +137,7 @@ class Catalog:
         group.used += 1
         if group.holes:
             return Place(group.holes.pop(), punch)
-        first, slots = group.end, self._slots_to_grow(group)
+        first, slots = group.end, 1 if punch else self._slots_to_grow(group)
         group.end += slots
         group.spare.extend(reversed(range(first + 1, group.end)))
         return Place(first, punch, slots)

@@ -169,9 +169,10 @@ class Writer:
             store.catalog.unreserve(write.key[0])
             store.catalog.abandon(ref)
             told = self._is_paused if is_full else error.errno in self._failures_told
-            self._is_paused = self._is_paused or is_full
-            self.queue.ticking = self._is_paused
-            if not is_full:
+            if is_full:
+                self._is_paused = True
+                self.queue.tick(on=True)
+            else:
                 self._failures_told.add(error.errno)
         store.punch([ref])
         if not told and is_full:
@@ -194,6 +195,6 @@ class Writer:
             return
         with store.lock:
             was_paused, self._is_paused = self._is_paused, False
-            self.queue.ticking = False
+            self.queue.tick(on=False)
         if was_paused:  # another thread may have looked at the same time
             logger.warning("disk tier: %s has room again: writing goes on", store.directory)

@@ -8,6 +8,8 @@ from lmc_grouped.tools.bench_disk.shapes import ShapeFigures
 from lmc_grouped.tools.bench_disk.sides import Mode, Side
 from lmc_grouped.tools.tables import Align, format_table
 
+_ALIGNS = (Align.LEFT, Align.LEFT, Align.RIGHT, Align.RIGHT, Align.RIGHT)
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -18,6 +20,11 @@ class Sample:
     round_index: int
     put_mb_s: float
     get_mb_s: float
+
+    @property
+    def both_mb_s(self) -> float:
+        """Of a put and a get one after the other."""
+        return 2 / (1 / self.put_mb_s + 1 / self.get_mb_s)
 
 
 def spread(values: Iterable[float], decimals: int = 0) -> str:
@@ -35,20 +42,21 @@ def format_samples(samples: Sequence[Sample], pages: int, page_bytes: int) -> st
             side,
             spread(s.put_mb_s for s in chosen),
             spread(s.get_mb_s for s in chosen),
+            spread(s.both_mb_s for s in chosen),
         ]
         for mode in Mode
         for side in Side
         if (chosen := [s for s in samples if (s.side, s.mode) == (side, mode)])
     ]
     rates = format_table(
-        ["I/O", "side", "put MB/s", "get MB/s"],
+        ["I/O", "side", "put MB/s", "get MB/s", "put and get MB/s"],
         rows,
-        [Align.LEFT, Align.LEFT, Align.RIGHT, Align.RIGHT],
+        _ALIGNS,
     )
     ratios = format_table(
-        ["I/O", "ratio", "put", "get"],
+        ["I/O", "ratio", "put", "get", "put and get"],
         [row for mode in Mode for row in _ratios(samples, mode)],
-        [Align.LEFT, Align.LEFT, Align.RIGHT, Align.RIGHT],
+        _ALIGNS,
     )
     heading = f"{pages} pages of {page_bytes:,} bytes; median (smallest..largest) of the rounds"
     return f"{heading}\n\n{rates}\n\n{ratios}"
@@ -63,7 +71,9 @@ def _ratios(samples: Sequence[Sample], mode: Mode) -> list[list[str]]:
         if rounds:
             puts = [ours[r].put_mb_s / theirs[r].put_mb_s for r in rounds]
             gets = [ours[r].get_mb_s / theirs[r].get_mb_s for r in rounds]
-            rows.append([mode, f"{Side.OURS} / {side}", spread(puts, 2), spread(gets, 2)])
+            both = [ours[r].both_mb_s / theirs[r].both_mb_s for r in rounds]
+            cells = [spread(ratios, 2) for ratios in (puts, gets, both)]
+            rows.append([mode, f"{Side.OURS} / {side}", *cells])
     return rows
 
 
