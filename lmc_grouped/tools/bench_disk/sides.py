@@ -121,6 +121,7 @@ def ours(directory: Path, mode: Mode, pages: Pages) -> Iterator[tuple[Transfer, 
 @contextmanager
 def lmcache(directory: Path, mode: Mode, pages: Pages) -> Iterator[tuple[Transfer, Transfer]]:
     """LMCache's disk backend; filling and reading its memory objects is not timed."""
+    os.environ.setdefault("LMCACHE_LOG_LEVEL", "ERROR")  # read when it is imported
     import torch
     from lmcache.utils import CacheEngineKey
     from lmcache.v1.memory_management import MemoryFormat
