@@ -189,6 +189,17 @@ def test_every_accepted_page_gets_one_end(open_disk):
     assert sorted(ends) == sorted((key, WriteEnd.STORED) for key in PAIRS)
 
 
+def test_a_callback_that_fails_is_logged_and_writing_goes_on(open_disk, caplog):
+    def fail(*_) -> None:
+        raise RuntimeError("the caller's own fault")
+
+    disk = open_disk(threads=1)
+    disk.tier.put(PAIRS[0], page_of(PAIRS[0], 4_096), fail)
+    assert disk.put(PAIRS[1]) == ["accepted"]
+    assert disk.hits(PAIRS[:2]) == PAIRS[:2]
+    assert "the caller's own fault" in caplog.text
+
+
 def test_a_dropped_page_is_gone_after_a_restart_too(open_disk):
     disk = open_disk()
     disk.put(*PAIRS)

@@ -126,4 +126,4 @@ class TierMachine(RuleBasedStateMachine):
 
 
 TestTierMachine = TierMachine.TestCase
-TestTierMachine.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestTierMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -6,13 +6,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from lmc_grouped.host.disk import DiskError, StoreInUseError
-from lmc_grouped.host.disk.directory import NAMESPACE_FILE, StoreLock, store_path
+from lmc_grouped.host.disk.directory import NAMESPACE_FILE, StoreLock, shared_lock, store_path
 from tests.factories import disk_key, namespace
 
 NOBODY = 65_534
@@ -102,6 +102,25 @@ def test_a_second_process_is_refused_with_the_holders_number(open_disk, tmp_path
         process.kill()
         process.wait()
         assert open_disk().put(disk_key(0, 1)) == ["accepted"], "a dead owner still has it"
+
+
+def test_a_store_that_is_verified_is_refused_without_blaming_its_last_owner(open_disk):
+    disk = open_disk()
+    disk.tier.close()
+    directory = disk.tier.directory
+    (directory / "lock").write_text("999999999\n")  # no process has such a number
+    says = r"another process, such as `lmc-grouped disk verify` \(last opened by process 999999999"
+    with shared_lock(directory), pytest.raises(StoreInUseError, match=says):
+        open_disk()
+
+
+def test_a_store_that_is_looked_at_for_a_moment_opens_all_the_same(open_disk, monkeypatch):
+    disk = open_disk()
+    disk.tier.close()
+    with ExitStack() as looking:
+        looking.enter_context(shared_lock(disk.tier.directory))
+        monkeypatch.setattr("lmc_grouped.host.disk.directory.time.sleep", lambda _: looking.close())
+        open_disk()
 
 
 def test_another_namespace_and_another_rank_are_stores_of_their_own(open_disk, tmp_path):

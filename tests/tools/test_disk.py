@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,7 @@ def test_gc_deletes_a_namespace(root):
 
 
 def test_gc_by_size_deletes_the_oldest_pages_over_all_namespaces(root, capsys):
-    # 50 KB in all; 30 KiB may stay: alpha goes down to one pair... oldest first.
+    # 50 KiB in all, 25 per namespace: four of alpha's pairs go, one stays.
     assert disk("gc", root, "--max-bytes", "30KiB", "--delete") == 0
     assert "8 pages deleted" in capsys.readouterr().out
     assert (hits(root, "alpha"), hits(root, "beta")) == (2, 2 * PAGES)
@@ -151,8 +152,6 @@ def test_gc_gives_the_room_of_deleted_pages_back(root):
 def test_gc_by_age_deletes_what_is_older(root, capsys, monkeypatch):
     assert disk("gc", root, "--older-than", "1h") == 0
     assert "nothing to delete" in capsys.readouterr().out
-    import time
-
     later = time.time_ns() + int(3_601e9)
     monkeypatch.setattr("lmc_grouped.tools.disk.cleaning.time.time_ns", lambda: later)
     assert disk("gc", root, "--older-than", "1h", "--delete") == 0

@@ -4,8 +4,9 @@ import errno
 import fcntl
 import logging
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lmc_grouped.core.keys import Namespace, NamespaceError
@@ -16,6 +17,10 @@ logger = logging.getLogger(__name__)
 
 NAMESPACE_FILE = "namespace.json"
 LOCK_FILE = "lock"
+_NO_PROCESS = 2**31 - 1
+"""Above every number that Linux gives."""
+_LOCK_TRIES = 5
+_LOCK_PAUSE_SECONDS = 0.05
 SET_ASIDE = ".set-aside"
 """Suffix of a file that is not ours to read and not ours to delete."""
 
@@ -46,7 +51,7 @@ class StoreLock:
         except OSError as error:
             raise not_writable(directory, error) from error
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock()
         except OSError as error:
             holder = _holder(self._fd)
             os.close(self._fd)
@@ -56,7 +61,7 @@ class StoreLock:
                     "file system"
                 ) from error
             raise StoreInUseError(
-                f"{directory} is in use by process {holder}: one process at a time may open a "
+                f"{directory} is in use by {holder}: one process at a time may open a "
                 "store; stop that process, or give this one another directory"
             ) from error
         if os.fstat(self._fd).st_nlink == 0:
@@ -65,8 +70,17 @@ class StoreLock:
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
+    def _lock(self) -> None:
+        # `lmc-grouped disk ls` holds the lock for a moment: no reason not to start.
+        for _ in range(_LOCK_TRIES - 1):
+            with suppress(BlockingIOError):
+                return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            time.sleep(_LOCK_PAUSE_SECONDS)
+        return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
     def release(self) -> None:
         """Let others open the store."""
+        os.ftruncate(self._fd, 0)
         os.close(self._fd)
 
 
@@ -86,14 +100,23 @@ def shared_lock(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
-            raise StoreInUseError(f"in use by process {_holder(fd)}") from error
+            raise StoreInUseError(f"in use by {_holder(fd)}") from error
         yield
     finally:
         os.close(fd)
 
 
 def _holder(fd: int) -> str:
-    return os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+    """Who has the store, as far as the lock file tells: readers do not write into it."""
+    number = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+    try:
+        os.kill(int(number) if number.isdecimal() else _NO_PROCESS, 0)
+    except (OverflowError, ProcessLookupError):
+        last = f" (last opened by process {number}, which is not to be seen)" if number else ""
+        return f"another process, such as `lmc-grouped disk verify`{last}"
+    except PermissionError:
+        pass  # there, and somebody else's
+    return f"process {number}"
 
 
 def open_directory(root: Path, namespace: Namespace, rank: int) -> tuple[Path, StoreLock]:
