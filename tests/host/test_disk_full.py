@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,16 @@ def test_a_file_system_that_keeps_freed_room_bounds_the_files_all_the_same(open_
     stats = disk.tier.stats()
     assert stats.allocated_bytes <= 100 * KB
     assert stats.writes_by_end[WriteEnd.OVER_QUOTA] > 0
+
+
+def test_a_store_opens_and_reads_on_a_file_system_without_one_free_byte(open_disk, small_disk):
+    disk = open_disk(CAP_BYTES, root=small_disk)
+    keys = [disk_key(0, number) for number in range(5)]
+    disk.put(*keys)
+    disk.tier.close()
+    if small_disk.is_mount():
+        with suppress(OSError):
+            (small_disk / "filler").write_bytes(bytes(2 * TMPFS_BYTES))
+        assert os.statvfs(small_disk).f_bavail == 0
+    again = open_disk(CAP_BYTES, root=small_disk)
+    assert again.hits(keys) == keys

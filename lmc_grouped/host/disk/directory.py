@@ -67,8 +67,9 @@ class StoreLock:
         if os.fstat(self._fd).st_nlink == 0:
             os.close(self._fd)
             raise StoreInUseError(f"{directory} was deleted while it was opened: try again")
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # a full file system: the lock holds without the number
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def _lock(self) -> None:
         # `lmc-grouped disk ls` holds the lock for a moment: no reason not to start.
