@@ -10,7 +10,7 @@ from statistics import median
 
 from lmc_grouped.tools.bench_disk.recovery import measure_recovery
 from lmc_grouped.tools.bench_disk.report import Sample, format_samples, format_shapes
-from lmc_grouped.tools.bench_disk.shapes import ShapeFigures, measure_shapes
+from lmc_grouped.tools.bench_disk.shape_figures import ShapeFigures, measure_shapes
 from lmc_grouped.tools.bench_disk.sides import SIDES, Mode, Pages, Side, order
 
 PAGE_BYTES = 2**20

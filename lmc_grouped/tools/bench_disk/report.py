@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from lmc_grouped.tools.bench_disk.shapes import ShapeFigures
+from lmc_grouped.tools.bench_disk.shape_figures import ShapeFigures
 from lmc_grouped.tools.bench_disk.sides import Mode, Side
 from lmc_grouped.tools.tables import Align, format_table
 
