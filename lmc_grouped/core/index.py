@@ -91,6 +91,8 @@ class PageIndex:
             group_id: Pool(room) for group_id, room in self._rooms(slots_by_group, shared).items()
         }
         self._writing: dict[int, list[Page]] = {}
+        self._confirmed: dict[int, list[Page]] = {}
+        """Pages that every rank has and that lean on pages of operations under way."""
         self._leases: dict[str, list[Page]] = {}
         self.version = 0
         """Changes whenever an answer of ``has`` may have changed."""
@@ -160,19 +162,18 @@ class PageIndex:
     def commit(self, operation_id: int) -> None:
         """Make the operation's pages readable: every rank has confirmed its copy.
 
-        Operations end in the order in which they were reserved.
+        Pages that lean on pages of an operation still under way become readable when
+        that one has ended.
         """
-        held = self._writing.pop(operation_id)
-        for page in held:
-            page.ready = True
-        self._let_go(held)
-        self.version += 1
+        self._confirmed[operation_id] = self._writing.pop(operation_id)
+        self._publish()
 
     def abort(self, operation_id: int) -> None:
         """Give the operation's slots back, and those of pages that lean on them."""
         held = self._writing.pop(operation_id)
         self._forget(page for page in held if not page.gone)
         self._let_go(held)
+        self._publish()
 
     def join(self, chains: Sequence[Chain]) -> bool:
         """The last pages of ``chains`` serve one boundary, each with those before it.
@@ -275,6 +276,20 @@ class PageIndex:
         """Slots, or extents, that are lacking; 0 or less: there is room."""
         return -Grant(self.arena, wanted).slack if self.arena else _lacking(wanted)
 
+    def _publish(self) -> None:
+        """Make confirmed pages readable; operations may end in any order."""
+        found = True
+        while found and self._confirmed:
+            found = False
+            for operation_id, held in list(self._confirmed.items()):
+                waiting = [page for page in held if not page.ready]
+                late = [page for page in waiting if not _make_ready(page)]
+                found = found or len(late) < len(waiting)
+                self.version += 1
+                if not late:
+                    del self._confirmed[operation_id]
+                    self._let_go(held)
+
     def _find_slot(self, page: Page) -> None:
         """A free slot for ``page``; others leave until there is one."""
         room = page.pool.room
@@ -300,6 +315,12 @@ class PageIndex:
 def _lacking(wanted: Mapping[Room, int]) -> int:
     """Slots that the rooms lack, each for itself; 0 or less: there is room."""
     return max((count - room.available_slots for room, count in wanted.items()), default=0)
+
+
+def _make_ready(page: Page) -> bool:
+    """Make a confirmed page readable, unless the page before it is not yet."""
+    page.ready = page.gone or page.previous is None or page.previous.ready
+    return page.ready
 
 
 def _with_followers(pages: list[Page]) -> list[Page]:

@@ -41,7 +41,7 @@ class RetentionRule:
     @property
     def proof_tokens(self) -> int:
         """Tokens beyond a boundary that a lookup must match, because a drafter reads them."""
-        return max((_proof_pages(g) * g.span_tokens for g in self.table.groups), default=0)
+        return max((proof_pages(g) * g.span_tokens for g in self.table.groups), default=0)
 
     def masks(self, prompt_tokens: int, junctions: Iterable[int] = ()) -> dict[int, PageMask]:
         """group_id -> the pages it keeps of a request, generated tokens included."""
@@ -96,7 +96,7 @@ class RetentionRule:
 
     def _member_pages(self, group: GroupSpec, boundary_tokens: int, linked_tokens: int) -> range:
         pages = needed_pages(group, 0, boundary_tokens)
-        stop = pages.stop + _proof_pages(group)
+        stop = pages.stop + proof_pages(group)
         if group.kind is Kind.FULL:
             return range(stop - 1, stop)
         linked = linked_tokens // group.span_tokens - 1
@@ -116,5 +116,6 @@ def family_chains(
     ]
 
 
-def _proof_pages(group: GroupSpec) -> int:
+def proof_pages(group: GroupSpec) -> int:
+    """Pages beyond a boundary that prove it: one where a drafter reads on."""
     return int(group.is_drafter and group.kind is not Kind.RECURRENT)
