@@ -122,6 +122,7 @@ def engine_config(
     hybrid_manager_off: bool = False,
     context_parallel: int = 1,
     max_model_tokens: int = 1024,
+    hash_algorithm: str = "sha256",
 ) -> Any:
     """The part of ``VllmConfig`` that a connector reads; the budget is exact."""
     budget = {"lmcache.max_local_cpu_size": budget_bytes / 2**30}
@@ -135,12 +136,29 @@ def engine_config(
         scheduler_config=SimpleNamespace(disable_hybrid_kv_cache_manager=hybrid_manager_off),
         parallel_config=SimpleNamespace(
             world_size=world_size,
+            rank=0,
+            data_parallel_rank=0,
+            tensor_parallel_size=world_size,
             decode_context_parallel_size=context_parallel,
             pipeline_parallel_size=1,
         ),
         cache_config=SimpleNamespace(
-            block_size=block_size, prefix_match_unit=hash_block, enable_prefix_caching=True
+            block_size=block_size,
+            prefix_match_unit=hash_block,
+            enable_prefix_caching=True,
+            prefix_caching_hash_algo=hash_algorithm,
+            cache_dtype="auto",
+            mamba_cache_dtype="auto",
+            mamba_ssm_cache_dtype="auto",
         ),
         speculative_config=speculative,
-        model_config=SimpleNamespace(max_model_len=max_model_tokens),
+        model_config=SimpleNamespace(
+            max_model_len=max_model_tokens,
+            model="scripted",
+            revision="1",
+            quantization=None,
+            dtype=torch.float16,
+            hf_config=SimpleNamespace(to_json_string=lambda: "{}"),
+        ),
+        compilation_config=SimpleNamespace(static_forward_context={}),
     )

@@ -59,7 +59,7 @@ def check_version(found: str | None = None) -> None:
     Raises:
         EngineError: vLLM is missing or older than 0.30.
     """
-    found = found or _installed_version()
+    found = found or installed_version()
     numbers = found.split("+")[0].split(".")
     if not (len(numbers) >= 2 and numbers[0].isdigit() and numbers[1].isdigit()):
         logger.warning("vLLM version %r is not a release; assuming the newest known hooks", found)
@@ -71,7 +71,12 @@ def check_version(found: str | None = None) -> None:
         )
 
 
-def _installed_version() -> str:
+def installed_version() -> str:
+    """Of vLLM.
+
+    Raises:
+        EngineError: vLLM cannot be imported.
+    """
     try:
         import vllm
     except ImportError as error:

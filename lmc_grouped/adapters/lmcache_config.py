@@ -6,7 +6,6 @@ connector, overrides written ``lmcache.<setting>``.
 """
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from lmc_grouped.adapters.lmcache_file import ConfigError, load, override
 from lmc_grouped.core.groups import GroupTable
 from lmc_grouped.core.pools import Partition
 
@@ -25,7 +25,6 @@ _SCRATCH_KEY = "scratch_policy"
 _SCRATCH_POLICIES = ("skip", "reject")
 _DENSE = "none"
 _UNSERVED_SETTINGS = (
-    "local_disk",
     "remote_url",
     "gds_path",
     "maru_path",
@@ -37,8 +36,13 @@ _UNSERVED_SETTINGS = (
 """Settings that ask LMCache for something this connector does not do yet."""
 
 
-class ConfigError(ValueError):
-    """A setting that cannot be used: key, value, what is allowed, what to do."""
+@dataclass(frozen=True, slots=True)
+class DiskSettings:
+    """Where pages are kept across restarts, and how many."""
+
+    root: Path
+    cap_bytes: int
+    """Of the pages of one worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Settings:
     retention_tokens: int | None = None
     rejects_scratch: bool = False
     """Whether a model with scratch groups is refused rather than served without them."""
+    disk: DiskSettings | None = None
+    """The file tier; ``None`` where ``local_disk`` is not set."""
 
 
 def read_settings(extra_config: Mapping[str, Any]) -> Settings:
@@ -70,8 +76,8 @@ def read_settings(extra_config: Mapping[str, Any]) -> Settings:
     overrides = _check_extra_keys(extra_config)
     reference = extra_config.get(_REFERENCE_KEY)
     retention = extra_config.get(RETENTION_KEY)
-    config, user_set = _load_lmcache_config()
-    _override(config, overrides)
+    config, user_set = load()
+    override(config, overrides, _OVERRIDE_PREFIX)
     _refuse_unserved(config)
     chunk_set = "chunk_size" in user_set or "chunk_size" in overrides
     return Settings(
@@ -82,6 +88,7 @@ def read_settings(extra_config: Mapping[str, Any]) -> Settings:
         has_retention=RETENTION_KEY in extra_config,
         retention_tokens=None if retention is None else _retention_tokens(retention),
         rejects_scratch=_rejects_scratch(extra_config.get(_SCRATCH_KEY, "skip")),
+        disk=_disk_settings(config),
     )
 
 
@@ -193,61 +200,6 @@ def _retention_tokens(value: Any) -> int | None:
     return value
 
 
-def _override(config: Any, overrides: Mapping[str, Any]) -> None:
-    """Set ``lmcache.<setting>`` keys the way LMCache's own connector does."""
-    from lmcache.v1.config_base import validate_and_set_config_value
-
-    for key, value in overrides.items():
-        name = f"{_OVERRIDE_PREFIX}{key}"
-        if key.startswith("_") or not hasattr(config, key) or callable(getattr(config, key)):
-            raise ConfigError(f"{name} is no setting of this LMCache release")
-        if not validate_and_set_config_value(config, key, value):
-            raise ConfigError(
-                f"{name} is {value!r}, which LMCache cannot read; see its documentation"
-            )
-
-
-def _load_lmcache_config() -> tuple[Any, set[str]]:
-    """LMCache's configuration object and the names of the settings the user wrote."""
-    try:
-        from lmcache.v1.config import LMCacheEngineConfig
-    except ImportError as error:
-        raise ConfigError(
-            f"LMCache cannot be imported ({error}); install lmcache 0.5.0 or newer beside vLLM"
-        ) from error
-    import yaml
-
-    user_set = {
-        name.removeprefix("LMCACHE_").lower() for name in os.environ if name.startswith("LMCACHE_")
-    }
-    path = os.environ.get("LMCACHE_CONFIG_FILE")
-    try:
-        if path is None:
-            config = LMCacheEngineConfig.from_env()
-        else:
-            config = LMCacheEngineConfig.from_file(path)
-            config.update_config_from_env()
-            user_set |= _keys_of_file(path)
-        config.validate()
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        AssertionError,
-        yaml.YAMLError,
-    ) as error:
-        source = f"LMCACHE_CONFIG_FILE={path}" if path else "the LMCACHE_* environment"
-        raise ConfigError(f"{source} cannot be read: {error}") from error
-    return config, user_set
-
-
-def _keys_of_file(path: str) -> set[str]:
-    import yaml
-
-    return set(yaml.safe_load(Path(path).read_text(encoding="utf-8")) or ())
-
-
 def _refuse_unserved(config: Any) -> None:
     for name in _UNSERVED_SETTINGS:
         value = getattr(config, name, None)
@@ -258,20 +210,40 @@ def _refuse_unserved(config: Any) -> None:
             )
     if not config.local_cpu:
         raise ConfigError(
-            "LMCache setting local_cpu is false and no other tier is on: nothing could be "
-            "stored; set local_cpu: true"
+            "LMCache setting local_cpu is false: pages reach every other tier through host "
+            "memory; set local_cpu: true"
         )
 
 
 def _budget_bytes(config: Any) -> int:
-    gigabytes = config.max_local_cpu_size
+    return _size_bytes("max_local_cpu_size", config.max_local_cpu_size)
+
+
+def _size_bytes(name: str, gigabytes: Any) -> int:
     is_number = isinstance(gigabytes, (int, float)) and not isinstance(gigabytes, bool)
-    budget = int(gigabytes * 2**30) if is_number and math.isfinite(gigabytes) else 0
-    if budget <= 0:
+    size_bytes = int(gigabytes * 2**30) if is_number and math.isfinite(gigabytes) else 0
+    if size_bytes <= 0:
+        raise ConfigError(f"{name} is {gigabytes!r} GB per worker; it must be a number above 0")
+    return size_bytes
+
+
+def _disk_settings(config: Any) -> DiskSettings | None:
+    """``local_disk`` as LMCache writes it: a path, or ``file://`` and a path."""
+    value = config.local_disk
+    if not value:
+        if config.max_local_disk_size:
+            raise ConfigError(
+                f"max_local_disk_size is {config.max_local_disk_size!r} but local_disk is not "
+                "set; set local_disk to a directory, or leave max_local_disk_size out"
+            )
+        return None
+    path = str(value).removeprefix("file://")
+    if "," in path:
         raise ConfigError(
-            f"max_local_cpu_size is {gigabytes!r} GB per worker; it must be a number above 0"
+            f"local_disk is {value!r}; lmc_grouped takes one directory, on one file system"
         )
-    return budget
+    cap_bytes = _size_bytes("max_local_disk_size", config.max_local_disk_size)
+    return DiskSettings(Path(path).absolute(), cap_bytes)
 
 
 def _chunk_tokens(chunk_size: Any) -> int:

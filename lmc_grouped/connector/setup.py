@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lmc_grouped.adapters import engine, lmcache_config, vllm_groups
+from lmc_grouped.adapters import engine, lmcache_config, namespace, vllm_groups
 from lmc_grouped.connector.messages import RankReport
 from lmc_grouped.core.capacity import (
     ContextPages,
@@ -38,6 +38,7 @@ class Setup:
     partition: Partition
     retention_tokens: int | None
     reference_tokens: int
+    disk: lmcache_config.DiskSettings | None = None
 
     @property
     def rule(self) -> RetentionRule:
@@ -63,7 +64,8 @@ def prepare(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Setu
     """Read the configuration and convert the engine's groups.
 
     Raises:
-        ConfigError, GroupTableError, EngineError: one clear reason not to serve.
+        ConfigError, GroupTableError, EngineError, NamespaceError: one clear reason not
+            to serve.
     """
     transfer_config = vllm_config.kv_transfer_config
     assert transfer_config is not None
@@ -92,7 +94,10 @@ def prepare(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Setu
         partition,
         settings.retention_tokens if settings.has_retention else engine_retention,
         settings.reference_tokens or engine.max_model_tokens(vllm_config),
+        settings.disk,
     )
+    if settings.disk is not None:
+        namespace.check_hashes(vllm_config)
     try:
         _ = setup.rule
     except RetentionError as error:

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from lmc_grouped.adapters.lmcache_config import ConfigError, Settings, read_settings, with_chunks
+from lmc_grouped.adapters.lmcache_config import (
+    ConfigError,
+    DiskSettings,
+    Settings,
+    read_settings,
+    with_chunks,
+)
 from tests.factories import full, recurrent, table_of, window
 
 
@@ -121,7 +127,6 @@ def test_a_chunk_that_is_no_positive_number_of_tokens_is_refused(value):
 @pytest.mark.parametrize(
     ("text", "setting"),
     [
-        ("local_disk: /somewhere\nmax_local_disk_size: 1\n", "local_disk"),
         ("remote_url: redis://localhost:6379\n", "remote_url"),
     ],
 )
@@ -133,7 +138,7 @@ def test_a_tier_that_is_not_served_yet_is_refused_by_name(config_file, text, set
 
 def test_no_tier_at_all_is_refused(config_file):
     config_file("local_cpu: false\nmax_local_cpu_size: 1\n")
-    with pytest.raises(ConfigError, match="local_cpu is false and no other tier is on"):
+    with pytest.raises(ConfigError, match="local_cpu is false"):
         read_settings({})
 
 
@@ -148,6 +153,42 @@ def test_a_file_that_is_no_configuration_is_named(config_file, text):
     config_file(text)
     with pytest.raises(ConfigError, match=r"LMCACHE_CONFIG_FILE=.*lmcache.yaml cannot be read"):
         read_settings({})
+
+
+# The file tier.
+
+
+def disk(path: object = "/mnt/nvme0", size: object = 2) -> dict[str, object]:
+    return {"lmcache.local_disk": path, "lmcache.max_local_disk_size": size}
+
+
+@pytest.mark.parametrize("written", ["/mnt/nvme0", "file:///mnt/nvme0", "/mnt/nvme0/"])
+def test_local_disk_is_a_directory_as_lmcache_writes_it(written, monkeypatch, config_file):
+    expected = DiskSettings(Path("/mnt/nvme0"), 2 * 2**30)
+    assert read_settings(disk(written)).disk == expected
+    config_file(f"local_disk: {written}\nmax_local_disk_size: 2\n")
+    assert read_settings({}).disk == expected
+    monkeypatch.delenv("LMCACHE_CONFIG_FILE")
+    monkeypatch.setenv("LMCACHE_LOCAL_DISK", written)
+    monkeypatch.setenv("LMCACHE_MAX_LOCAL_DISK_SIZE", "2")
+    assert read_settings({}).disk == expected
+
+
+def test_a_disk_without_a_size_and_a_size_without_a_disk_are_refused():
+    with pytest.raises(ConfigError, match=r"max_local_disk_size is 0.* must be a number above 0"):
+        read_settings({"lmcache.local_disk": "/mnt/nvme0"})
+    with pytest.raises(ConfigError, match=r"max_local_disk_size is 2.* local_disk is not set"):
+        read_settings({"lmcache.max_local_disk_size": 2})
+
+
+def test_several_directories_are_refused():
+    with pytest.raises(ConfigError, match="takes one directory"):
+        read_settings(disk("/mnt/nvme0/,/mnt/nvme1/"))
+
+
+def test_a_disk_does_not_replace_host_memory():
+    with pytest.raises(ConfigError, match="local_cpu is false"):
+        read_settings(disk() | {"lmcache.local_cpu": False})
 
 
 def test_an_empty_file_is_the_same_as_none(config_file):
