@@ -81,9 +81,12 @@ class LMCacheConnectorV1(KVConnectorBase_V1, SupportsHMA):
     def get_num_new_matched_tokens(
         self, request: "Request", num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Tokens that can be restored beyond the engine's own, always loaded between steps."""
+        """Tokens that can be restored beyond the engine's own, always loaded between steps.
+
+        ``None`` while they are being read from disk: the engine asks again.
+        """
         tokens = self._scheduler.matched_tokens(request, num_computed_tokens)
-        return tokens, tokens > 0
+        return tokens, bool(tokens)
 
     def update_state_after_alloc(
         self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int
@@ -144,8 +147,10 @@ class LMCacheConnectorV1(KVConnectorBase_V1, SupportsHMA):
         """Nothing per layer: a page is copied whole, after the forward pass."""
 
     def wait_for_save(self) -> None:
-        """Carry out this step's stores."""
-        self._worker.run_stores(self._step())
+        """Carry out this step's stores, and begin what the disk has to do."""
+        step = self._step()
+        self._worker.run_stores(step)
+        self._worker.run_disk(step)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         """Loads that are over; a failed one is in both sets."""
@@ -155,6 +160,11 @@ class LMCacheConnectorV1(KVConnectorBase_V1, SupportsHMA):
     def build_connector_worker_meta(self) -> StepReport | None:
         """This rank's acknowledgements."""
         return self._worker.take_report()
+
+    def shutdown(self) -> None:
+        """The worker ends: finish what was accepted for the disk."""
+        if self.worker_half:
+            self.worker_half.close()
 
     def _step(self) -> StepMetadata:
         step = self._get_connector_metadata()

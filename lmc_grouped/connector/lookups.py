@@ -34,18 +34,27 @@ class _Load:
 
 
 class Lookups:
-    """Answers the engine's lookups and turns accepted hits into load operations."""
+    """Answers the engine's lookups and turns accepted hits into load operations.
 
-    def __init__(self, tier: Tier) -> None:
+    Args:
+        tier: host memory, and the disk where that is on.
+        writes_on: pages that the disk lacks are written when they are loaded.
+    """
+
+    def __init__(self, tier: Tier, *, writes_on: bool = True) -> None:
         self._tier = tier
+        self._writes_on = writes_on
         self._queued: list[Operation] = []
         self._loading: dict[int, _Load] = {}
 
-    def matched_tokens(self, request: "Request", local_tokens: int) -> int:
+    def matched_tokens(self, request: "Request", local_tokens: int) -> int | None:
         """Tokens beyond ``local_tokens`` that can be restored for the request.
 
         The engine asks again every step while the request waits: the answer is
         kept as long as nothing changed, and never adds up.
+
+        Returns:
+            ``None`` while pages are being read from disk: ask again.
         """
         tier = self._tier
         state = tier.state(request)
@@ -55,17 +64,22 @@ class Lookups:
         if ends_inside or is_barred:
             self.drop_promise(state)
             return 0
+        if tier.disk and tier.disk.promotions.is_waiting(state):
+            return None
         limit = min(request.num_tokens - 1, state.prefix.hashed_tokens)
-        asked = (local_tokens, limit, tier.index.version)
+        asked = (local_tokens, limit, tier.versions)
         known = state.lookup
-        if known is None or (known.local_tokens, known.limit_tokens, known.index_version) != asked:
+        if known is None or (known.local_tokens, known.limit_tokens, known.versions) != asked:
             known = self._look_up(state, local_tokens, limit)
+        if known is None:
+            return None
         self._record_junction(state, known)
         return known.external_tokens
 
     def drop_promise(self, state: RequestState) -> None:
         """Let go of what was promised: nothing will be loaded for it."""
         state.lookup = None
+        state.waiting = None
         self._tier.index.release(state.waiting_owner)
 
     def accept(
@@ -90,6 +104,8 @@ class Lookups:
                 GroupPages(p.group_id, p.block_ids, [next(slots) for _ in p.block_ids])
                 for p in pages
             ]
+            if tier.disk and self._writes_on:
+                tier.disk.writes.offer(refs)
         else:
             refs, pages = [], []
         self._queued.append(Operation(operation_id, request.request_id, tuple(pages), refused))
@@ -116,13 +132,19 @@ class Lookups:
                 state.load_failed = True
         tier.index.release(_Load.owner(operation_id))
 
-    def _look_up(self, state: RequestState, local_tokens: int, limit: int) -> Lookup:
-        self.drop_promise(state)
+    def _look_up(self, state: RequestState, local_tokens: int, limit: int) -> Lookup | None:
         tier = self._tier
+        state.lookup = None
+        tier.index.release(state.waiting_owner)
         hit = find_hit(
             tier.index, tier.rule, state.prefix, local_tokens=local_tokens, limit_tokens=limit
         )
-        lookup = Lookup(local_tokens, limit, tier.index.version, hit)
+        if tier.disk:
+            further = tier.disk.promotions.look_further(state, hit, local_tokens, limit)
+            if further is None:
+                return None
+            hit = further
+        lookup = Lookup(local_tokens, limit, tier.versions, hit)
         if lookup.external_tokens:
             hold_hit(
                 tier.index,

@@ -13,6 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
+from lmc_grouped.core.index import PageRef
 from lmc_grouped.core.pools import PoolPlan
 
 
@@ -49,6 +50,23 @@ class MoveOperation(msgspec.Struct, frozen=True, array_like=True):
     moves: tuple[GroupMoves, ...]
 
 
+class DiskPages(msgspec.Struct, frozen=True, array_like=True):
+    """Pages of one group: in pool slot ``slots[i]``, on disk under ``hashes[i]``."""
+
+    group_id: int
+    slots: list[int]
+    hashes: list[bytes]
+
+
+class DiskOperation(msgspec.Struct, frozen=True, array_like=True):
+    """Pages to write to disk, or to read from it. They end in the background."""
+
+    operation_id: int
+    pages: tuple[DiskPages, ...]
+    store_id: int | None = None
+    """For a write: the store of the same step that brings the bytes."""
+
+
 @dataclass
 class StepMetadata(KVConnectorMetadata):
     """What the workers have to do in one engine step."""
@@ -56,6 +74,41 @@ class StepMetadata(KVConnectorMetadata):
     loads: list[Operation] = field(default_factory=list)
     stores: list[Operation] = field(default_factory=list)
     moves: list[MoveOperation] = field(default_factory=list)
+    disk_writes: list[DiskOperation] = field(default_factory=list)
+    disk_reads: list[DiskOperation] = field(default_factory=list)
+    disk_epoch: int = 0
+    """Grows when everything on disk is to be forgotten, before this step's operations."""
+
+
+@dataclass
+class DiskReport:
+    """What ended on the disks since the last report; reports of ranks add up."""
+
+    written: dict[int, int] = field(default_factory=dict)
+    """operation_id -> ranks on which no page of the write is under way any more."""
+    not_written: dict[str, int] = field(default_factory=dict)
+    """reason -> pages that a rank did not write; every rank counts its own."""
+    read: dict[int, int] = field(default_factory=dict)
+    """operation_id -> ranks that finished the read, well or badly."""
+    lost: dict[int, dict[int, str]] = field(default_factory=dict)
+    """operation_id -> position of a page in the read -> why a rank does not have it."""
+    changes: dict[int, tuple[int, list[tuple[PageRef, bool]]]] = field(default_factory=dict)
+    """rank -> epoch, and what became visible on its disk and what left, in order."""
+
+    def is_empty(self) -> bool:
+        """Whether nothing ended."""
+        return not (self.written or self.not_written or self.read or self.changes)
+
+    def add(self, other: "DiskReport") -> None:
+        """Add another rank's report."""
+        for mine, theirs in ((self.written, other.written), (self.read, other.read)):
+            for operation_id, ranks in theirs.items():
+                mine[operation_id] = mine.get(operation_id, 0) + ranks
+        for reason, pages in other.not_written.items():
+            self.not_written[reason] = self.not_written.get(reason, 0) + pages
+        for operation_id, pages_lost in other.lost.items():
+            self.lost[operation_id] = pages_lost | self.lost.get(operation_id, {})
+        self.changes |= other.changes
 
 
 @dataclass
@@ -70,6 +123,11 @@ class StepReport(KVConnectorWorkerMetadata):
     """operation_id -> ranks that finished the moves, well or badly."""
     failures: dict[int, str] = field(default_factory=dict)
     """operation_id -> the first rank's reason, where a rank failed."""
+    disk: DiskReport = field(default_factory=DiskReport)
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing to tell."""
+        return not (self.stored or self.loaded or self.moved) and self.disk.is_empty()
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "StepReport":
         """Add another rank's report."""
@@ -82,7 +140,20 @@ class StepReport(KVConnectorWorkerMetadata):
             for operation_id, ranks in theirs.items():
                 mine[operation_id] = mine.get(operation_id, 0) + ranks
         self.failures = other.failures | self.failures
+        self.disk.add(other.disk)
         return self
+
+
+class RankDiskReport(msgspec.Struct, frozen=True):
+    """What one rank found on its disk at start."""
+
+    rank: int
+    group_ids: tuple[int, ...]
+    """Groups of which the rank holds bytes; a pipeline stage may have none of some."""
+    keys: tuple[bytes, ...]
+    """Page keys (``encode_key``), the first to leave first."""
+    root_hash: str
+    """What its namespace says the hash chain starts from."""
 
 
 @dataclass
@@ -92,3 +163,5 @@ class RankReport(KVConnectorHandshakeMetadata):
     fingerprint: str
     table_json: bytes
     plan: PoolPlan
+    disk: RankDiskReport | None = None
+    """Where the file tier is on."""

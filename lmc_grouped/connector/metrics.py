@@ -19,6 +19,11 @@ _GROUP_COUNTERS = {
     "evicted_pages": "Pages that left host memory to make room",
     "moved_pages": "Pages that changed their slot to empty an extent",
     "moved_bytes": "Their bytes on one worker",
+    "written_tokens": "Tokens covered by pages that every rank has written to disk",
+    "written_bytes": "Their bytes on one worker",
+    "read_tokens": "Tokens covered by pages read from disk into host memory",
+    "read_bytes": "Their bytes on one worker",
+    "damaged_pages": "Pages whose bytes on disk were not what was written",
 }
 _COUNTERS = {
     "failed_loads": "Loads that failed after a hit was promised",
@@ -34,6 +39,8 @@ _GROUP_GAUGES = {
     "resident_bytes": "Bytes of the group's pages on one worker",
     "useless_bytes": "Those of them that nothing can use",
     "extents": "Extents that the group owns now",
+    "disk_pages": "Pages of the group that every rank has on disk",
+    "disk_bytes": "Their bytes on one worker",
 }
 NOT_STORED = {
     "no_room": "every slot of a group was held when the page was due",
@@ -46,6 +53,30 @@ NOT_STORED = {
     "store_failed": "a rank could not copy the page",
 }
 """Reasons for not storing a page, by name."""
+NOT_WRITTEN = {
+    "queue_full": "the disk is slower than what is stored",
+    "left_memory": "the page left host memory before its turn came",
+    "store_failed": "the rank could not copy the page to host memory",
+    "no_space": "the file system is full",
+    "over_quota": "no room of the quota could be had for its group",
+    "io_error": "the disk reported an error",
+    "unavailable": "the files of the group could not be opened",
+    "dropped": "the cache was reset meanwhile",
+    "closed": "the server is shutting down",
+}
+"""Reasons for not writing a page to disk, by name."""
+FAILED_PROMOTIONS = {
+    "no_room": "host memory had no room for the pages of the hit",
+    "timeout": "reading took too long",
+    "lost": "a page was damaged, or gone, on some rank",
+    "read_failed": "a rank could not read at all",
+}
+"""Reasons why a hit on disk was not served."""
+_REASON_COUNTERS = {
+    "not_stored_pages": "Pages that were not stored",
+    "not_written_pages": "Pages that a rank did not write to disk",
+    "failed_promotions": "Hits on disk that were not served in full",
+}
 
 
 @dataclass
@@ -110,9 +141,8 @@ class GroupedPromMetrics(KVConnectorPromMetrics):
             self._register(self._counter_cls, name, text, ("group",))
         for name, text in _GROUP_GAUGES.items():
             self._register(self._gauge_cls, name, text, ("group",))
-        self._register(
-            self._counter_cls, "not_stored_pages", "Pages that were not stored", ("reason",)
-        )
+        for name, text in _REASON_COUNTERS.items():
+            self._register(self._counter_cls, name, text, ("reason",))
 
     def _register(self, metric_cls: Any, name: str, text: str, labels: tuple[str, ...]) -> None:
         self._metrics[name] = metric_cls(

@@ -18,6 +18,8 @@ from lmc_grouped.core.writer import PrefixWriter
 if TYPE_CHECKING:
     from vllm.v1.request import Request
 
+    from lmc_grouped.connector.disk import DiskHalf
+
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
@@ -25,13 +27,28 @@ class Lookup:
 
     local_tokens: int
     limit_tokens: int
-    index_version: int
+    versions: tuple[int, int]
+    """Of the indexes that were asked."""
     hit: Hit
 
     @property
     def external_tokens(self) -> int:
         """Tokens promised beyond the engine's own."""
         return self.hit.boundary_tokens - self.local_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a lookup has no answer yet."""
+
+    operation_id: int | None
+    """The read that brings the pages; ``None``: others bring them, or have to make room."""
+    versions: tuple[int, int, int]
+    """Without an operation: nothing changes as long as these are the same."""
+    until_seconds: float
+    """When to stop waiting, on the monotonic clock."""
+    reason: str
+    """What to count then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +72,15 @@ class RequestState:
     """A load for it failed: it is recomputed, never promised again."""
     offers: list[StateOffer] = field(default_factory=list)
     """States waiting for room; their device blocks are pinned."""
+    waiting: Waiting | None = None
+    """It waits for pages on disk; what is there of its hit is leased to it."""
+    reads_disk: bool = True
+    """Whether a hit on disk is worth waiting for; not once that has failed."""
+    failed_reads: int = 0
 
     @property
     def waiting_owner(self) -> str:
-        """Lease owner of the promised pages."""
+        """Lease owner of the promised pages, and of those it waits for."""
         return f"wait:{self.request.request_id}"
 
 
@@ -72,6 +94,8 @@ class Tier:
         self.index = PageIndex({})
         self.is_open = False
         """Whether the ranks have reported their pools."""
+        self.disk: DiskHalf | None = None
+        """The file tier, where it is on."""
         self.stats = GroupedStats()
         self.requests: dict[str, RequestState] = {}
         self._operation_ids = count(1)
@@ -104,6 +128,11 @@ class Tier:
             known = RequestState(request, prefix, writer)
             self.requests[request.request_id] = known
         return known
+
+    @property
+    def versions(self) -> tuple[int, int]:
+        """Change whenever the answer of a lookup may have changed."""
+        return self.index.version, self.disk.index.version if self.disk else 0
 
     def next_operation_id(self) -> int:
         """An id no operation had before."""

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lmc_grouped.adapters import engine
+from lmc_grouped.connector.acknowledgements import Acknowledgements
 from lmc_grouped.connector.balance import Balance
+from lmc_grouped.connector.disk import DiskHalf
 from lmc_grouped.connector.lookups import Lookups
 from lmc_grouped.connector.messages import RankReport, StepMetadata, StepReport
 from lmc_grouped.connector.metrics import GroupedStats
@@ -41,10 +43,10 @@ class SchedulerHalf:
         self._has_stepped = False
         self._evicted_pages: dict[int, int] = {}
         self.tier = Tier(setup.rule, vllm_config.parallel_config.world_size)
-        self.lookups = Lookups(self.tier)
+        self.lookups = Lookups(self.tier, writes_on=self._stores_on)
         self.stores: StorePlanner | None = None
         self.balance = Balance(self.tier)
-        self._acknowledged: dict[int, int] = {}
+        self._acknowledged = Acknowledgements(self.tier.world_size)
         self._failures: dict[int, str] = {}
 
     def bind_device_blocks(self, device_blocks: engine.DeviceBlocks) -> None:
@@ -69,6 +71,14 @@ class SchedulerHalf:
         )
         table = msgspec.structs.replace(self.tier.table, groups=groups)
         self.open_pools(table, plan)
+        disks = [report.disk for report in reports.values() if report.disk]
+        if disks:
+            self.tier.disk = DiskHalf(
+                self.tier,
+                disks,
+                pool_bytes=plan.used_bytes,
+                moving_slots=lambda: self.balance.moving_slots,
+            )
         log_pools(replace(self._setup, table=table), plan)
 
     def open_pools(self, table: GroupTable, plan: PoolPlan) -> None:
@@ -76,8 +86,10 @@ class SchedulerHalf:
         self.tier.open(table, plan)
         self.balance = Balance(self.tier)
 
-    def matched_tokens(self, request: "Request", local_tokens: int) -> int:
+    def matched_tokens(self, request: "Request", local_tokens: int) -> int | None:
         """Tokens beyond ``local_tokens`` that can be restored; 0 where loads are off.
+
+        ``None``: pages are being read from disk, ask again.
 
         Raises:
             EngineError: no worker has reported its pools.
@@ -114,9 +126,12 @@ class SchedulerHalf:
         stores = []
         if self.stores and self._stores_on and self.tier.table.groups:
             stores = self.stores.plan_step(scheduler_output)
-        return StepMetadata(
-            loads=self.lookups.take_loads(), stores=stores, moves=self.balance.plan_step()
-        )
+        step = StepMetadata(loads=self.lookups.take_loads(), stores=stores)
+        if self.tier.disk:
+            # Before the moves: a page that is being written stays where it is.
+            self.tier.disk.fill(step)
+        step.moves = self.balance.plan_step()
+        return step
 
     def accept_report(self, report: StepReport) -> None:
         """Count the ranks that finished each operation; all of them end it."""
@@ -126,12 +141,11 @@ class SchedulerHalf:
             (report.stored, self.stores.finish if self.stores else None),
             (report.moved, self.balance.finish),
         ):
-            for operation_id, ranks in done.items():
-                total = self._acknowledged.get(operation_id, 0) + ranks
-                self._acknowledged[operation_id] = total
-                if total == self.tier.world_size and finish:
-                    del self._acknowledged[operation_id]
-                    finish(operation_id, self._failures.pop(operation_id, None))
+            for operation_id in self._acknowledged.add(done):
+                assert finish is not None
+                finish(operation_id, self._failures.pop(operation_id, None))
+        if self.tier.disk:
+            self.tier.disk.accept(report.disk)
 
     def request_finished(self, request: "Request") -> None:
         """The request has ended, whatever it had come to."""
@@ -145,6 +159,8 @@ class SchedulerHalf:
     def reset(self) -> None:
         """Forget everything that is stored."""
         self.tier.index.clear()
+        if self.tier.disk:
+            self.tier.disk.reset()
 
     def take_stats(self) -> GroupedStats | None:
         """What happened since the last call; ``None`` when nothing did."""
@@ -167,11 +183,15 @@ class SchedulerHalf:
             stats.set("capacity_slots", pool.capacity_slots, group_id)
         for group_id, extents in self.balance.extents().items():
             stats.set("extents", extents, group_id)
+        if self.tier.disk:
+            self.tier.disk.set_gauges(stats)
         self.tier.stats = GroupedStats()
         return stats
 
     def _first_step(self) -> None:
         self._has_stepped = True
+        if self.tier.disk:
+            self.tier.disk.check_root()
         resized = engine.resized_block_size(self.tier.table, self._vllm_config)
         if resized:
             logger.error(

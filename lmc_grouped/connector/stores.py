@@ -187,6 +187,8 @@ class StorePlanner:
             group.slots.append(slot)
         request_id = state.request.request_id
         self._storing[store.operation_id] = _Store(request_id, store.refs)
+        if self._tier.disk:
+            self._tier.disk.writes.follow(store.operation_id, store.refs, store.slots)
         logger.debug(
             "request %s: store %d pages of groups %s up to token %d",
             request_id,

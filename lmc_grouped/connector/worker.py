@@ -3,12 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 
-from lmc_grouped.adapters import vllm_groups
+from lmc_grouped.adapters import namespace, vllm_groups
+from lmc_grouped.adapters.lmcache_config import DiskSettings
 from lmc_grouped.connector.messages import Operation, RankReport, StepMetadata, StepReport
+from lmc_grouped.connector.rank_disk import RankDisk
 from lmc_grouped.connector.setup import prepare
 from lmc_grouped.core.pools import PoolPlan
+from lmc_grouped.host.disk import DiskTier, Quota
 from lmc_grouped.host.region import ExtentShape, HostRegion, PoolShape
 from lmc_grouped.transfer.pages import PageCopier, TransferError
 
@@ -25,10 +29,12 @@ class WorkerHalf:
     def __init__(self, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
         self._setup = prepare(vllm_config, kv_cache_config)
         self.table = self._setup.table
+        self._vllm_config = vllm_config
         self._kv_cache_config = kv_cache_config
         self._plan: PoolPlan | None = None
         self.region: HostRegion | None = None
         self.copiers: dict[int, PageCopier] = {}
+        self.disk: RankDisk | None = None
         self._report = StepReport()
         self._received: set[str] = set()
         self._failed: set[str] = set()
@@ -40,6 +46,7 @@ class WorkerHalf:
             GroupTableError: a tensor does not hold what its spec says.
             BudgetError: the budget is below one page of every group.
             RegionError: the host memory was refused.
+            DiskError: the directory of the file tier cannot be used, or is in use.
         """
         table = self.table
         views = {
@@ -58,12 +65,19 @@ class WorkerHalf:
             )
             for group_id, layer_views in views.items()
         }
+        if self._setup.disk is not None:
+            self.disk = self._open_disk(self._setup.disk, self.region, self._plan)
 
     def rank_report(self) -> RankReport | None:
         """What this rank made of the table; ``None`` before its caches are registered."""
         if self._plan is None:
             return None
-        return RankReport(self.table.fingerprint(), self.table.to_json(), self._plan)
+        return RankReport(
+            self.table.fingerprint(),
+            self.table.to_json(),
+            self._plan,
+            self.disk.report if self.disk else None,
+        )
 
     def run_loads(self, step: StepMetadata) -> None:
         """Copy this step's loads into the engine's cache."""
@@ -93,6 +107,16 @@ class WorkerHalf:
             if failure is not None:
                 self._report.failures[operation.operation_id] = failure
 
+    def run_disk(self, step: StepMetadata) -> None:
+        """Begin this step's reads and writes of the disk; nothing waits for them."""
+        if self.disk is not None:
+            self.disk.run(step, self._report.failures.keys())
+
+    def close(self) -> None:
+        """The worker ends."""
+        if self.disk is not None:
+            self.disk.close()
+
     def take_receives(self) -> tuple[set[str], set[str]]:
         """Requests whose load is over, and those among them whose load failed."""
         received, failed = self._received, self._failed
@@ -102,7 +126,27 @@ class WorkerHalf:
     def take_report(self) -> StepReport | None:
         """This rank's acknowledgements since the last call."""
         report, self._report = self._report, StepReport()
-        return report if report.stored or report.loaded or report.moved else None
+        if self.disk is not None:
+            report.disk = self.disk.take_report()
+        return None if report.is_empty() else report
+
+    def _open_disk(self, settings: DiskSettings, region: HostRegion, plan: PoolPlan) -> RankDisk:
+        """This rank's store; groups of which it has no layers take no part."""
+        groups = tuple(group for group in self.table.groups if group.page_bytes)
+        name = namespace.build_namespace(
+            self._vllm_config,
+            self._kv_cache_config,
+            msgspec.structs.replace(self.table, groups=groups),
+            shared_rows=plan.row_bytes is not None,
+        )
+        rank = namespace.store_rank(self._vllm_config)
+        return RankDisk(
+            DiskTier.open(settings.root, name, rank, Quota(settings.cap_bytes)),
+            region,
+            rank=rank,
+            group_ids=[group.group_id for group in groups],
+            root_hash=name.root_hash,
+        )
 
     def _run(self, operation: Operation, copy: _Copy) -> str | None:
         """Carry out one operation; why it failed, if it did."""

@@ -159,13 +159,23 @@ class PageIndex:
         self._writing[operation_id] = held
         return [page.slot for page in held]
 
-    def commit(self, operation_id: int) -> None:
+    def commit(self, operation_id: int, lost: Iterable[PageRef] = ()) -> None:
         """Make the operation's pages readable: every rank has confirmed its copy.
 
         Pages that lean on pages of an operation still under way become readable when
         that one has ended.
+
+        Args:
+            operation_id: of ``reserve``.
+            lost: pages of it that some rank does not have: they are forgotten, with
+                all that leans on them.
         """
-        self._confirmed[operation_id] = self._writing.pop(operation_id)
+        held = self._writing.pop(operation_id)
+        found = {self._pools[group_id].pages.get(block_hash) for group_id, block_hash in lost}
+        if found:
+            # After ``clear`` another operation may have reserved the same pages.
+            self._forget(page for page in held if page in found)
+        self._confirmed[operation_id] = held
         self._publish()
 
     def abort(self, operation_id: int) -> None:

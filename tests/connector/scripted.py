@@ -104,8 +104,8 @@ class ScriptedEngine:
         assert half is not None
         self.half = half
         self.workers = [
-            LMCacheConnectorV1(self.vllm_config, KVConnectorRole.WORKER, self.kv_config)
-            for _ in range(world_size)
+            LMCacheConnectorV1(self._rank_config(rank), KVConnectorRole.WORKER, self.kv_config)
+            for rank in range(world_size)
         ]
         self.caches = [self._make_caches() for _ in range(world_size)]
         for worker, caches in zip(self.workers, self.caches, strict=True):
@@ -122,6 +122,11 @@ class ScriptedEngine:
         """(rank, group_id) whose copies fail: their blocks are out of range."""
         self.spared: set[str] = set()
         """Requests whose copies never fail."""
+
+    def _rank_config(self, rank: int) -> Any:
+        """The configuration as that rank gets it."""
+        parallel = SimpleNamespace(**vars(self.vllm_config.parallel_config) | {"rank": rank})
+        return SimpleNamespace(**vars(self.vllm_config) | {"parallel_config": parallel})
 
     @property
     def index(self) -> Any:
@@ -376,6 +381,9 @@ class ScriptedEngine:
             loads=[self._spoilt(operation, groups) for operation in metadata.loads],
             stores=[self._spoilt(operation, groups) for operation in metadata.stores],
             moves=[self._spoilt_move(operation, groups) for operation in metadata.moves],
+            disk_writes=metadata.disk_writes,
+            disk_reads=metadata.disk_reads,
+            disk_epoch=metadata.disk_epoch,
         )
 
     def _spoilt_move(self, operation: MoveOperation, group_ids: set[int]) -> MoveOperation:
