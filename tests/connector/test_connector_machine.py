@@ -34,8 +34,8 @@ class ConnectorMachine(RuleBasedStateMachine):
         partition=st.sampled_from(["auto", "static", "off"]),
     )
     def start(self, model: str, units: int, retention: int | str, partition: str) -> None:
-        self.engine = ScriptedEngine(
-            *MODELS[model],
+        self.engine = self.make_engine(
+            MODELS[model],
             units=units,
             world_size=RANKS,
             num_blocks=1024,
@@ -49,6 +49,17 @@ class ConnectorMachine(RuleBasedStateMachine):
         self.late: list[StepResult] = []
         self.failed: set[str] = set()
         self.count = 0
+
+    def make_engine(self, specs: list[Any], **options: Any) -> ScriptedEngine:
+        return ScriptedEngine(*specs, **options)
+
+    def ask(self, request: Request) -> int | None:
+        """One lookup; `None`: the request has to wait."""
+        return self.engine.ask(request)
+
+    def start_alone(self, request: Request) -> None:
+        """Look up, allocate and load, with nobody in its way."""
+        self.engine.start(request)
 
     @rule(
         prompt=st.sampled_from("pq"),
@@ -68,7 +79,7 @@ class ConnectorMachine(RuleBasedStateMachine):
         self.count += 1
         request = self.engine.request(f"r{self.count}", tokens, "q", shared)
         self.engine.failing = set()
-        self.engine.start(request)
+        self.start_alone(request)
         restored = request.num_computed_tokens
         if restored:
             assert self.engine.wrong_pages(request, restored) == []
@@ -137,7 +148,9 @@ class ConnectorMachine(RuleBasedStateMachine):
 
     def _admit(self, request: Request, rng: Random) -> None:
         engine = self.engine
-        promised = engine.ask(request)
+        promised = self.ask(request)
+        if promised is None:
+            return
         assert promised < request.num_tokens
         assert promised % engine.table.alignment_tokens == 0
         if request.request_id in self.failed:
