@@ -79,7 +79,9 @@ class DiskWrites:
         self._tier.index.release(_owner(operation_id))
 
     def clear(self) -> None:
-        """Let what waits for its turn go."""
+        """Let what waits for its turn go: the cache was reset."""
+        if self._queued:
+            self._tier.stats.add("not_written_pages", len(self._queued), "dropped")
         self._queued.clear()
 
     def _is_wanted(self, ref: PageRef) -> bool:

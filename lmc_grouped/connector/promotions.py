@@ -66,9 +66,10 @@ class Promotions:
     ) -> Hit | None:
         """The answer where host memory alone serves ``hit``; ``None``: ask again later."""
         before, state.waiting = state.waiting, None
-        if not state.reads_disk:
-            return hit
         tier = self._tier
+        is_full = hit.boundary_tokens + tier.table.alignment_tokens > limit_tokens
+        if is_full or not state.reads_disk:
+            return hit
         union = find_union_hit(
             tier.index,
             self._disk,

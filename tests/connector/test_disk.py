@@ -187,6 +187,17 @@ def test_room_that_writes_will_give_is_waited_for(start, monkeypatch):
     again.finish(request)
 
 
+def test_pages_that_were_read_stay_until_the_request_has_loaded_them(start):
+    start(full_spec(), units=12).store("first", 100)
+    again = start(full_spec(), units=12)
+    request = again.request("second", 100)
+    assert again.is_waiting(request)
+    again.until(lambda: not again.disk.promotions._reading)
+    again.flood(150, times=2)
+    assert again.ask(request) == 96, "they were evicted before they were used"
+    again.finish(request)
+
+
 # What every rank has to have.
 
 
@@ -288,6 +299,21 @@ def test_a_page_that_leaves_memory_before_its_turn_is_counted(start, monkeypatch
     assert engine.stats.counter("written_tokens", 0) == 16 * (7 + 6 - lost)
 
 
+def test_a_page_on_its_way_to_another_slot_is_written_when_it_has_arrived(start):
+    engine = start(full_spec())
+    request = engine.store("first", 100)
+    ref = engine.ref(request, 0, 2)
+    engine.tiers[0].drop([ref])
+    engine.step()
+    moving = {(0, engine.index.slots([ref])[0])}
+    engine.disk.writes._moving_slots = lambda: moving
+    engine.disk.writes.offer([ref])
+    assert engine.disk.writes.take() == []
+    moving.clear()
+    engine.settle()
+    assert engine.disk.index.has(*ref)
+
+
 def test_a_full_disk_stops_writes_and_nothing_else(start, monkeypatch):
     import errno
 
@@ -339,13 +365,16 @@ def test_a_reset_forgets_memory_and_disk(start):
 
 
 def test_what_was_on_its_way_when_the_cache_was_reset_does_not_come_back(start, monkeypatch):
-    engine = start(full_spec())
+    engine = start(full_spec(), units=16)
     with held_writes(monkeypatch) as may_end:
         engine.finish(engine.prefill("first", 100))
+        writing = engine.disk.writes.writing_bytes // 64
+        assert 0 < writing < 6
         engine.connector.reset_cache()
         engine.step()
         may_end.set()
         engine.settle()
+    assert engine.stats.counter("not_written_pages", "dropped") == 6
     assert engine.disk.index.residency() == {0: (0, 0)}
     assert engine.nothing_is_held()
     engine.store("second", 60, prompt="other")
