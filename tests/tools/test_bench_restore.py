@@ -100,7 +100,7 @@ def test_a_target_is_said_to_be_met_or_missed(ratio, at_most, text):
 
 def test_every_round_begins_with_the_next_side():
     orders = [rotate(list(Side), index) for index in range(-1, 3)]
-    assert [order[0] for order in orders] == [Side.LMCACHE, Side.NONE, Side.OURS, Side.LMCACHE]
+    assert [order[0] for order in orders] == [Side.LMCACHE, Side.NONE, Side.OURS, Side.DISK]
     assert all(sorted(order) == sorted(Side) for order in orders)
 
 

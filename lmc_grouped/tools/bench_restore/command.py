@@ -54,7 +54,8 @@ def _run(options: argparse.Namespace) -> Report:
     )
     chunk_tokens = options.chunk_size or LMCACHE_CHUNK_TOKENS
     plan = Plan(options.rounds, sorted(set(options.tokens)), options.seed, chunk_tokens)
-    sides = [side for side in Side if side.name.lower() not in options.without]
+    left_out = set(options.without) | (set() if options.with_disk else {Side.DISK.name.lower()})
+    sides = [side for side in Side if side.name.lower() not in left_out]
     _note(f"starting {len(sides)} servers; logs are in {bench.log_dir}")
     with running(bench, sides, _note) as up:
         idle_cores = idle_share(up)
@@ -116,8 +117,13 @@ def _parser() -> argparse.ArgumentParser:
         "--without",
         action="append",
         default=[],
-        choices=[side.name.lower() for side in Side],
+        choices=[side.name.lower() for side in Side if side is not Side.DISK],
         help="leave a side out; can be repeated",
+    )
+    parser.add_argument(
+        "--with-disk",
+        action="store_true",
+        help="one more side: lmc_grouped with its file tier, for the cost of writing",
     )
     parser.add_argument(
         "--serve-arg",

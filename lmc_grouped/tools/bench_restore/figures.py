@@ -11,6 +11,7 @@ class Side(StrEnum):
 
     NONE = "no connector"
     OURS = "lmc_grouped"
+    DISK = "lmc_grouped, disk on"
     LMCACHE = "LMCache MP"
 
 
@@ -104,6 +105,16 @@ QUESTIONS = (
         (Side.OURS, Phase.RESTORED),
         (Side.NONE, Phase.LOCAL),
         Metric.FIRST_TOKEN,
+    ),
+    *(
+        Question(
+            "cold, disk on / off",
+            (Side.DISK, Phase.COLD),
+            (Side.OURS, Phase.COLD),
+            metric,
+            at_most=1.05,
+        )
+        for metric in Metric
     ),
     *(
         Question(

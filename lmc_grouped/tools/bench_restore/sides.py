@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from lmc_grouped.tools.bench_restore.figures import Side
 from lmc_grouped.tools.processes import ProcessGroup
@@ -18,6 +19,7 @@ from lmc_grouped.tools.serving import (
 from lmc_grouped.tools.tiny_models import TinyModel
 
 HOST_TIER_GB = 1
+DISK_TIER_GB = 2
 LMCACHE_READY_SECONDS = 120.0
 
 
@@ -80,13 +82,17 @@ def clean_up(sides: Sequence[Running]) -> dict[str, list[str]]:
 
 
 def _launch(bench: Bench, side: Side, stack: ExitStack) -> Running:
+    bench.log_dir.mkdir(parents=True, exist_ok=True)
     log_path = bench.log_dir / f"{side.name.lower()}.log"
     log_path.unlink(missing_ok=True)
     if side is Side.NONE:
         server = _launch_server(bench, log_path, None, {}, stack)
         return Running(side, server, (server.group,))
-    if side is Side.OURS:
+    if side in (Side.OURS, Side.DISK):
         env = {"LMCACHE_MAX_LOCAL_CPU_SIZE": str(HOST_TIER_GB)}
+        if side is Side.DISK:
+            root = stack.enter_context(TemporaryDirectory(prefix="disk_", dir=bench.log_dir))
+            env |= {"LMCACHE_LOCAL_DISK": root, "LMCACHE_MAX_LOCAL_DISK_SIZE": str(DISK_TIER_GB)}
         if bench.chunk_tokens:
             env["LMCACHE_CHUNK_SIZE"] = str(bench.chunk_tokens)
         server = _launch_server(bench, log_path, GROUPED_CONNECTOR, env, stack)
