@@ -136,6 +136,14 @@ class Lab:
             found[group.group_id] = dict(zip(pages, slots, strict=True))
         return found
 
+    def holds(self, prompt: Sequence[int], boundary: int) -> bool:
+        """Whether host memory has every page needed to resume at ``boundary``."""
+        try:
+            self.stored_slots(prompt, boundary)
+        except KeyError:
+            return False
+        return True
+
     def device_block(self, prompt: Sequence[int], group: GroupSpec, page: int) -> int:
         """The device block the engine has cached for a page."""
         from vllm.v1.core.kv_cache_utils import BlockHashListWithBlockSize
