@@ -87,7 +87,8 @@ def _hash_function(algorithm: str) -> Callable[[Any], bytes]:
 def _default_seed(hash_function: Callable[[Any], bytes]) -> str | None:
     """What the chain starts from when the variable is unset; ``None``: random bytes.
 
-    vLLM has a constant for its cryptographic hashes since 0.32.
+    vLLM 0.32 has a constant for its cryptographic hashes; a version without that name
+    is taken to have none.
     """
     from vllm.v1.core import kv_cache_utils
 

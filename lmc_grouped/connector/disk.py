@@ -1,7 +1,7 @@
 """The file tier in the scheduler: what is on disk, what is written and read."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from lmc_grouped.adapters import namespace
 from lmc_grouped.connector.acknowledgements import Acknowledgements
@@ -40,7 +40,7 @@ class DiskHalf:
         moving_slots: MovingSlots,
     ) -> None:
         self._tier = tier
-        self._reports = reports
+        self._roots = {report.rank: report.root_hash for report in reports}
         self.index = DiskIndex(
             tier.table.groups,
             {
@@ -93,11 +93,10 @@ class DiskHalf:
     def check_root(self) -> None:
         """Say so when the engine's hash chain is not the one that the stores are named after."""
         engines = namespace.engine_root_hash()
-        others: Mapping[int, str] = {r.rank: r.root_hash for r in self._reports}
-        if engines is not None and any(root != engines for root in others.values()):
+        if engines is not None and any(root != engines for root in self._roots.values()):
             logger.error(
                 "block hashes start from %s in the engine but from %s on the ranks: nothing "
                 "on disk will be found; set PYTHONHASHSEED to the same number in every process",
                 engines,
-                others,
+                self._roots,
             )

@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from vllm.v1.core import kv_cache_utils
 
 from lmc_grouped.connector.scheduler import SchedulerHalf
 from lmc_grouped.core.keys import NamespaceError
@@ -42,6 +43,14 @@ def test_another_seed_is_another_store(monkeypatch, tmp_path):
     assert first.tiers[0].directory != second.tiers[0].directory
     first.close()
     second.close()
+
+
+def test_an_engine_whose_hashes_start_elsewhere_is_told(monkeypatch, tmp_path, our_log):
+    engine = DiskEngine(tmp_path, full_spec())
+    monkeypatch.setattr(kv_cache_utils, "NONE_HASH", b"elsewhere", raising=False)
+    engine.step()
+    assert "set PYTHONHASHSEED to the same number in every process" in our_log.text
+    engine.close()
 
 
 def test_a_store_that_is_in_use_stops_start_up(tmp_path):

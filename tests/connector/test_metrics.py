@@ -1,12 +1,20 @@
 """Counters and gauges, their sums, and what Prometheus shows."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from lmc_grouped.connector import LMCacheConnectorV1
-from lmc_grouped.connector.messages import StepReport
-from lmc_grouped.connector.metrics import NOT_STORED, GroupedStats
+from lmc_grouped.connector.messages import DiskReport, StepReport
+from lmc_grouped.connector.metrics import (
+    FAILED_PROMOTIONS,
+    NOT_STORED,
+    NOT_WRITTEN,
+    GroupedStats,
+)
+from lmc_grouped.host.disk import PutAnswer, WriteEnd
+from tests.connector.disk_lab import DiskEngine
 from tests.connector.scripted import ScriptedEngine
 from tests.specs import full_spec, ring_spec, state_spec
 
@@ -123,6 +131,56 @@ def test_everything_a_busy_engine_counts_is_registered():
     stats = engine.connector.get_kv_connector_stats()
     assert {"not_stored_pages", "failed_stores"} <= stats.data["counters"].keys()
     metrics.observe(stats.to_dict())
+
+
+def test_every_reason_has_a_meaning_and_a_line_in_the_documentation():
+    answers = {*PutAnswer} - {PutAnswer.ACCEPTED, PutAnswer.PRESENT}
+    assert answers | ({*WriteEnd} - {WriteEnd.STORED}) <= NOT_WRITTEN.keys()
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    for reasons in (NOT_STORED, NOT_WRITTEN, FAILED_PROMOTIONS):
+        assert [reason for reason in reasons if f"| `{reason}` |" not in text] == []
+
+
+def test_what_an_engine_with_a_disk_counts_is_registered(tmp_path):
+    engine = DiskEngine(tmp_path, full_spec())
+    request = engine.store("first", 100)
+    engine.tiers[0].drop([engine.ref(request, 0, 3)])
+    engine.index.clear()
+    assert engine.restore("second", 100) == 48
+    stats = engine.connector.get_kv_connector_stats()
+    engine.close()
+    assert {"written_bytes", "read_tokens"} <= stats.data["counters"].keys()
+    metric_types = {cls: bound(cls, CollectorRegistry()) for cls in (Counter, Gauge, Histogram)}
+    metrics = LMCacheConnectorV1.build_prom_metrics(
+        engine.vllm_config, metric_types, ["engine"], {0: ["0"]}
+    )
+    for counter, reasons in (
+        ("not_written_pages", NOT_WRITTEN),
+        ("failed_promotions", FAILED_PROMOTIONS),
+    ):
+        for reason in reasons:
+            stats.add(counter, 1, reason)
+    stats.add("damaged_pages", 1, 0)
+    metrics.observe(stats.to_dict())
+
+
+def test_disk_reports_of_ranks_add_up():
+    first = StepReport(
+        disk=DiskReport(
+            written={1: 1}, not_written={"no_space": 2}, read={2: 1}, lost={2: {0: "damaged"}},
+            changes={0: (0, [((0, b"a"), True)])},
+        )
+    )  # fmt: skip
+    second = StepReport(
+        disk=DiskReport(
+            written={1: 1}, not_written={"no_space": 1}, read={2: 1}, lost={2: {3: "miss"}},
+            changes={1: (0, [])},
+        )
+    )  # fmt: skip
+    total = first.aggregate(second).disk
+    assert (total.written, total.read, total.not_written) == ({1: 2}, {2: 2}, {"no_space": 3})
+    assert total.lost == {2: {0: "damaged", 3: "miss"}}
+    assert total.changes == {0: (0, [((0, b"a"), True)]), 1: (0, [])}
 
 
 def test_reports_of_ranks_add_up_and_keep_the_first_reason():
