@@ -60,14 +60,8 @@ class RankDisk:
         self._ended = DiskReport()
         self._reads: list[_Read] = []
         stored = tier.track_changes()
-        used = tier.stats()
-        logger.info(
-            "lmc_grouped disk tier: %d pages found in %s, %d of %d bytes",
-            len(stored),
-            tier.directory,
-            used.used_bytes,
-            used.cap_bytes,
-        )
+        if not stored:  # the store has said what it found
+            logger.info("lmc_grouped disk tier: nothing in %s yet", tier.directory)
         self.report = RankDiskReport(
             rank,
             tuple(sorted(group_ids)),

@@ -29,6 +29,8 @@ SMALL_MEMORY = {"gemma3": "0.01", "qwen3_next": "0.002"}
 DAMAGED_GROUP = 1
 """A window group of Gemma3, recurrent state of Qwen3-Next."""
 COLD_TOLERANCE = 1e-4
+CLEAN_STOP = ["--shutdown-timeout", "10"]
+"""Without it vLLM kills its workers at once when it is told to stop."""
 ENGINES_OWN = ("psm_", "sem.mp-")
 """What vLLM's message queues leave in /dev/shm when they are killed, with any connector."""
 
@@ -57,6 +59,7 @@ class Site:
             find_recipe(name),
             connector=GROUPED_CONNECTOR,
             env=disk_settings(self.root, "0.1") | {"VLLM_LOGGING_LEVEL": "INFO"},
+            extra_args=CLEAN_STOP,
             log_path=root / "server.log",
         )
 
@@ -152,6 +155,7 @@ def test_a_prefix_outlives_a_clean_stop_and_a_crash(site: Site) -> None:
     assert cold.hit_tokens == other.hit_tokens == 0
     assert local.is_local()
     assert site.server.leftovers() == []
+    assert [path.read_bytes() for path in site.root.rglob("lock")] == [b""], "was not closed"
 
     site.server.start()
     restored = site.requests.complete(first)
