@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from lmc_grouped.connector.messages import DiskOperation, DiskPages
 from lmc_grouped.connector.requests import Tier
 from lmc_grouped.core.disk_index import DiskIndex
-from lmc_grouped.core.index import PageRef
+from lmc_grouped.core.pool import PageRef
 
 WRITING_BYTES = 256 * 2**20
 """Of pages of one worker that are held in host memory until they are on disk."""

@@ -10,8 +10,8 @@ from lmc_grouped.connector.messages import GroupPages, Operation
 from lmc_grouped.connector.requests import Lookup, RequestState, Tier
 from lmc_grouped.core.groups import GroupSpec, Kind
 from lmc_grouped.core.hits import needed_pages, serves
-from lmc_grouped.core.index import PageRef
 from lmc_grouped.core.plan import NULL_BLOCK
+from lmc_grouped.core.pool import PageRef
 from lmc_grouped.core.reader import find_hit, has_junction, hold_hit
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-from lmc_grouped.core.index import PageRef
+from lmc_grouped.core.pool import PageRef
 from lmc_grouped.core.pools import PoolPlan
 
 

@@ -11,7 +11,7 @@ from lmc_grouped.connector.messages import DiskOperation
 from lmc_grouped.connector.requests import RequestState, Tier, Waiting
 from lmc_grouped.core.disk_index import DiskIndex
 from lmc_grouped.core.hits import Hit
-from lmc_grouped.core.index import PageRef
+from lmc_grouped.core.pool import PageRef
 from lmc_grouped.core.promotion import find_union_hit, plan_promotion
 
 logger = logging.getLogger(__name__)

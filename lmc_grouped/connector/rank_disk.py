@@ -15,8 +15,8 @@ from lmc_grouped.connector.messages import (
     RankDiskReport,
     StepMetadata,
 )
-from lmc_grouped.core.index import PageRef
 from lmc_grouped.core.keys import encode_key
+from lmc_grouped.core.pool import PageRef
 from lmc_grouped.host.disk import DiskError, DiskTier, PutAnswer, ReadOutcome, WriteEnd
 from lmc_grouped.host.region import HostRegion
 

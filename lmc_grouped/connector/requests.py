@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from lmc_grouped.connector.metrics import GroupedStats
 from lmc_grouped.core.groups import GroupTable
 from lmc_grouped.core.hits import Hit
-from lmc_grouped.core.index import PageIndex, PageRef
+from lmc_grouped.core.index import PageIndex
+from lmc_grouped.core.pool import PageRef
 from lmc_grouped.core.pools import PoolPlan
 from lmc_grouped.core.prefix import Prefix
 from lmc_grouped.core.rule import RetentionRule

@@ -8,7 +8,7 @@ from lmc_grouped.adapters import engine
 from lmc_grouped.connector.messages import GroupPages, Operation
 from lmc_grouped.connector.requests import RequestState, StateOffer, Tier
 from lmc_grouped.core.groups import Kind
-from lmc_grouped.core.index import PageRef
+from lmc_grouped.core.pool import PageRef
 from lmc_grouped.core.writer import PageStore
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from lmc_grouped.core.groups import GroupSpec
-from lmc_grouped.core.index import PageRef
+from lmc_grouped.core.pool import PageRef
 
 
 class DiskIndex:

@@ -131,3 +131,27 @@ def _break_families(page: Page) -> None:
                 lose(member)
     if families:
         lose(page)
+
+
+def make_ready(page: Page) -> bool:
+    """Make a confirmed page readable, unless the page before it is not yet."""
+    page.ready = page.gone or page.previous is None or page.previous.ready
+    return page.ready
+
+
+def with_followers(pages: list[Page]) -> list[Page]:
+    """``pages`` and every page that leans on one of them, however far behind."""
+    lost = dict.fromkeys(pages)
+    safe: set[Page] = set()
+    for pool in {page.pool for page in pages if page.followers}:
+        for page in pool.pages.values():
+            trail = []
+            walk: Page | None = page
+            while walk is not None and walk not in lost and walk not in safe:
+                trail.append(walk)
+                walk = walk.previous
+            if walk in lost:
+                lost.update(dict.fromkeys(trail))
+            else:
+                safe.update(trail)
+    return list(lost)

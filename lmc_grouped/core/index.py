@@ -10,61 +10,21 @@ the pages that a full-attention group holds of a prompt have no holes.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
-from lmc_grouped.core.eviction import form_family, hold, lean, leave, unhold
+from lmc_grouped.core.eviction import (
+    form_family,
+    hold,
+    lean,
+    leave,
+    make_ready,
+    unhold,
+    with_followers,
+)
 from lmc_grouped.core.extents import Arena, ExtentPlan
 from lmc_grouped.core.grants import Grant
+from lmc_grouped.core.pool import Chain, NewPage, PageRef, Pool, Residency, lacking_slots
 from lmc_grouped.core.room import Clock, Page, Room
-
-PageRef = tuple[int, bytes]
-"""(group_id, block hash): the key of one page."""
-
-Chain = tuple[int, Sequence[bytes]]
-"""(group_id, block hashes of pages that follow one another, ascending)."""
-
-
-class NewPage(NamedTuple):
-    """A page to reserve a slot for."""
-
-    group_id: int
-    block_hash: bytes
-    previous: bytes | None = None
-    """The page before it, without which it is of no use; ``None`` where it needs none."""
-
-
-class Pool:
-    """The pages of one group."""
-
-    __slots__ = ("evicted_pages", "pages", "room")
-
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.pages: dict[bytes, Page] = {}
-        self.evicted_pages = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Residency:
-    """What one group's pool holds. With shared rows the slots are those of all groups, and with
-    extents those the group has now."""
-
-    capacity_slots: int
-    free_slots: int
-    idle_slots: int
-    """Slots whose page nothing holds."""
-    useless_slots: int
-    """Those of them whose page nothing can use: the next to leave."""
-    resident_pages: int
-    """Pages of this group, being written or readable."""
-    evicted_pages: int
-
-    @property
-    def held_slots(self) -> int:
-        """Slots that something holds: leases and operations under way."""
-        return self.capacity_slots - self.free_slots - self.idle_slots
 
 
 class PageIndex:
@@ -138,7 +98,7 @@ class PageIndex:
         """
         wanted = self._by_room(Counter(new.group_id for new in pages))
         grant = Grant(self.arena, wanted) if self.arena else None
-        if (-grant.slack if grant else _lacking(wanted)) > 0:
+        if (-grant.slack if grant else lacking_slots(wanted)) > 0:
             return None
         held: list[Page] = []
         for group_id, block_hash, previous in pages:
@@ -246,17 +206,7 @@ class PageIndex:
 
     def residency(self) -> dict[int, Residency]:
         """group_id -> what its pool holds."""
-        return {
-            group_id: Residency(
-                pool.room.capacity_slots,
-                pool.room.free_slots,
-                pool.room.idle_slots,
-                pool.room.useless.count,
-                len(pool.pages),
-                pool.evicted_pages,
-            )
-            for group_id, pool in self._pools.items()
-        }
+        return {group_id: pool.residency() for group_id, pool in self._pools.items()}
 
     def evict(self, page: Page) -> None:
         """Let a page go that nothing holds and that nothing leans on."""
@@ -284,7 +234,7 @@ class PageIndex:
 
     def _shortage(self, wanted: Mapping[Room, int]) -> int:
         """Slots, or extents, that are lacking; 0 or less: there is room."""
-        return -Grant(self.arena, wanted).slack if self.arena else _lacking(wanted)
+        return -Grant(self.arena, wanted).slack if self.arena else lacking_slots(wanted)
 
     def _publish(self) -> None:
         """Make confirmed pages readable; operations may end in any order."""
@@ -293,7 +243,7 @@ class PageIndex:
             found = False
             for operation_id, held in list(self._confirmed.items()):
                 waiting = [page for page in held if not page.ready]
-                late = [page for page in waiting if not _make_ready(page)]
+                late = [page for page in waiting if not make_ready(page)]
                 found = found or len(late) < len(waiting)
                 self.version += 1
                 if not late:
@@ -309,7 +259,7 @@ class PageIndex:
             self.evict(leaving)
 
     def _forget(self, pages: Iterable[Page]) -> None:
-        for page in _with_followers(list(pages)):
+        for page in with_followers(list(pages)):
             del page.pool.pages[page.block_hash]
             leave(page)
         self.version += 1
@@ -320,32 +270,3 @@ class PageIndex:
         for page in reversed(held):
             unhold(page)
         self.releases += 1
-
-
-def _lacking(wanted: Mapping[Room, int]) -> int:
-    """Slots that the rooms lack, each for itself; 0 or less: there is room."""
-    return max((count - room.available_slots for room, count in wanted.items()), default=0)
-
-
-def _make_ready(page: Page) -> bool:
-    """Make a confirmed page readable, unless the page before it is not yet."""
-    page.ready = page.gone or page.previous is None or page.previous.ready
-    return page.ready
-
-
-def _with_followers(pages: list[Page]) -> list[Page]:
-    """``pages`` and every page that leans on one of them, however far behind."""
-    lost = dict.fromkeys(pages)
-    safe: set[Page] = set()
-    for pool in {page.pool for page in pages if page.followers}:
-        for page in pool.pages.values():
-            trail = []
-            walk: Page | None = page
-            while walk is not None and walk not in lost and walk not in safe:
-                trail.append(walk)
-                walk = walk.previous
-            if walk in lost:
-                lost.update(dict.fromkeys(trail))
-            else:
-                safe.update(trail)
-    return list(lost)

@@ -13,7 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from lmc_grouped.core.groups import GroupTable, Kind
-from lmc_grouped.core.index import PageRef
+from lmc_grouped.core.pool import PageRef
 
 FORMAT_VERSION = 1
 """Of stored bytes: raised whenever older stores must not be read."""

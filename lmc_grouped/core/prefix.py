@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from lmc_grouped.core.groups import GroupTable
 from lmc_grouped.core.hits import PageProbe
-from lmc_grouped.core.index import PageRef
+from lmc_grouped.core.pool import PageRef
 
 
 class Prefix:

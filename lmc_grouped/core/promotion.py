@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from lmc_grouped.core.disk_index import DiskIndex
 from lmc_grouped.core.groups import GroupSpec, Kind
 from lmc_grouped.core.hits import Hit, longest_hit, needed_pages
-from lmc_grouped.core.index import NewPage, PageIndex, PageRef
+from lmc_grouped.core.index import PageIndex
+from lmc_grouped.core.pool import NewPage, PageRef
 from lmc_grouped.core.prefix import Prefix
 from lmc_grouped.core.rule import RetentionRule, proof_pages
 

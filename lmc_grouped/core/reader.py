@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from lmc_grouped.core.groups import GroupSpec, Kind
 from lmc_grouped.core.hits import Hit, longest_hit, needed_pages
-from lmc_grouped.core.index import PageIndex, PageRef
+from lmc_grouped.core.index import PageIndex
+from lmc_grouped.core.pool import PageRef
 from lmc_grouped.core.prefix import Prefix
 from lmc_grouped.core.rule import RetentionRule, family_chains
 

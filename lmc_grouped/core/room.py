@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lmc_grouped.core.index import Pool
+    from lmc_grouped.core.pool import Pool
 
 
 class Clock:

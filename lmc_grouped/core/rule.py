@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lmc_grouped.core.groups import GroupSpec, GroupTable, Kind
 from lmc_grouped.core.hits import needed_pages
-from lmc_grouped.core.index import Chain
+from lmc_grouped.core.pool import Chain
 from lmc_grouped.core.prefix import Prefix
 from lmc_grouped.core.retention import PageMask, check_retention, page_mask, resume_points
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lmc_grouped.core.groups import Kind
-from lmc_grouped.core.index import NewPage, PageIndex, PageRef
+from lmc_grouped.core.index import PageIndex
 from lmc_grouped.core.plan import PlannedPage, StoreCursor, fit
+from lmc_grouped.core.pool import NewPage, PageRef
 from lmc_grouped.core.prefix import Prefix
 from lmc_grouped.core.retention import PageMask
 from lmc_grouped.core.rule import RetentionRule, family_chains

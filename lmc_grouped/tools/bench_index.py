@@ -17,7 +17,8 @@ from statistics import median
 
 from lmc_grouped.core.groups import GroupSpec, GroupTable, Kind
 from lmc_grouped.core.hits import longest_hit
-from lmc_grouped.core.index import NewPage, PageIndex
+from lmc_grouped.core.index import PageIndex
+from lmc_grouped.core.pool import NewPage
 from lmc_grouped.core.prefix import Prefix
 from lmc_grouped.tools.tables import Align, format_table
 

@@ -25,8 +25,9 @@ from hypothesis.stateful import (
 )
 
 from lmc_grouped.core.extents import ElasticRoom, ExtentPlan
-from lmc_grouped.core.index import NewPage, PageIndex, PageRef
+from lmc_grouped.core.index import PageIndex
 from lmc_grouped.core.moves import PageMove, Rebalancer
+from lmc_grouped.core.pool import NewPage, PageRef
 from lmc_grouped.core.room import Page
 from tests.factories import block_hash
 

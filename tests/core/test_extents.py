@@ -4,8 +4,9 @@ import pytest
 
 from lmc_grouped.core.extent_plan import expected_waste, plan_extents
 from lmc_grouped.core.extents import ExtentPlan
-from lmc_grouped.core.index import NewPage, PageIndex
+from lmc_grouped.core.index import PageIndex
 from lmc_grouped.core.moves import EVICTIONS_PER_STEP, Rebalancer
+from lmc_grouped.core.pool import NewPage
 from tests.core.test_sizing import A08_BUDGET_BYTES, a08_table
 from tests.factories import block_hash, full, recurrent, table_of
 

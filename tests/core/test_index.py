@@ -2,7 +2,8 @@
 
 import pytest
 
-from lmc_grouped.core.index import NewPage, PageIndex, PageRef, Residency
+from lmc_grouped.core.index import PageIndex
+from lmc_grouped.core.pool import NewPage, PageRef, Residency
 from tests.factories import block_hash
 
 

@@ -17,7 +17,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from lmc_grouped.core.index import NewPage, PageIndex, PageRef
+from lmc_grouped.core.index import PageIndex
+from lmc_grouped.core.pool import NewPage, PageRef
 from lmc_grouped.core.room import Page
 from tests.factories import block_hash
 

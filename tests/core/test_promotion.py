@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from lmc_grouped.core.disk_index import DiskIndex
 from lmc_grouped.core.groups import GroupTable
 from lmc_grouped.core.hits import Hit
-from lmc_grouped.core.index import NewPage, PageIndex
+from lmc_grouped.core.index import PageIndex
+from lmc_grouped.core.pool import NewPage
 from lmc_grouped.core.prefix import Prefix
 from lmc_grouped.core.promotion import find_union_hit, plan_promotion
 from lmc_grouped.core.reader import find_hit

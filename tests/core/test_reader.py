@@ -1,7 +1,8 @@
 """Reading: what a hit holds, and what it makes useful again."""
 
 from lmc_grouped.core.groups import GroupTable
-from lmc_grouped.core.index import NewPage, PageIndex
+from lmc_grouped.core.index import PageIndex
+from lmc_grouped.core.pool import NewPage
 from lmc_grouped.core.prefix import Prefix
 from lmc_grouped.core.reader import find_hit, has_junction, hold_hit
 from lmc_grouped.core.rule import RetentionRule

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmc_grouped.core.groups import GroupTable, GroupTableError, Kind
-from lmc_grouped.core.index import NewPage, PageIndex
+from lmc_grouped.core.index import PageIndex
+from lmc_grouped.core.pool import NewPage
 from lmc_grouped.core.pools import PoolPlan
 from lmc_grouped.core.retention import RetentionError, context_count, tail_pages
 from lmc_grouped.core.sizing import BudgetError, Sizer, solve

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from lmc_grouped.core.index import PageRef
+from lmc_grouped.core.pool import PageRef
 from lmc_grouped.host.disk.quota import Quota
 from lmc_grouped.host.disk.recovery import GroupContents
 

@@ -13,8 +13,8 @@ from enum import Enum
 
 import msgspec
 
-from lmc_grouped.core.index import PageRef
 from lmc_grouped.core.keys import FORMAT_VERSION, MAX_KEY_BYTES, encode_key
+from lmc_grouped.core.pool import PageRef
 
 RECORD_BYTES = 64
 HEADER_BYTES = 64

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lmc_grouped.core.index import PageRef
+from lmc_grouped.core.pool import PageRef
 from lmc_grouped.host.disk.catalog import Entry
 from lmc_grouped.host.disk.fileio import MAX_VECTORS
 from lmc_grouped.host.disk.format import DiskError

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from lmc_grouped.core.index import PageRef
+from lmc_grouped.core.pool import PageRef
 from lmc_grouped.host.disk.format import (
     HEADER_BYTES,
     RECORD_BYTES,

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lmc_grouped.core.index import PageRef
 from lmc_grouped.core.keys import Namespace, encode_key
+from lmc_grouped.core.pool import PageRef
 from lmc_grouped.host.disk.catalog import Change, Entry
 from lmc_grouped.host.disk.format import DiskError
 from lmc_grouped.host.disk.quota import Quota

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from lmc_grouped.core.index import PageRef
+from lmc_grouped.core.pool import PageRef
 from lmc_grouped.host.disk.catalog import Entry, Place
 from lmc_grouped.host.disk.fileio import FULL_ERRNOS, has_room
 from lmc_grouped.host.disk.format import Record
