@@ -30,7 +30,7 @@ test-compat: env  ## three LMCache releases, asked quickly (downloads them once)
 	$(BIN)/python -m pytest -m "not engine and not compat" tests/compat
 
 test-engine: env  ## tests that start vLLM
-	$(BIN)/python -m pytest -m "engine and not compat"
+	$(BIN)/python -m pytest -m "engine and not compat" tests/engine
 
 test-v100: env  ## pool sizes against the V100 engine's own code (downloads it)
 	$(BIN)/python -m tests.v100

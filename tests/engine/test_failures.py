@@ -1,7 +1,12 @@
 """Things that go wrong while serving: nothing wrong is answered, nothing stays held."""
 
+from dataclasses import replace
+
 import pytest
 
+from lmc_grouped.core.extents import ExtentPlan
+from lmc_grouped.core.hits import needed_pages
+from lmc_grouped.core.pools import PoolPlan
 from lmc_grouped.transfer.pages import PageCopier, TransferError
 from tests.engine.lab import Answer, Lab
 
@@ -102,27 +107,38 @@ def test_requests_aborted_midway_leave_nothing_held(lab: Lab) -> None:
         lab.reset()
 
 
-def test_a_prompt_longer_than_the_pools_keeps_its_head(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prompt_longer_than_the_pools_keeps_its_head(lab: Lab) -> None:
     """No room is a reason with a name, and a prefix never loses its start to its own end."""
     lab.forget()
-    align = lab.half.tier.table.alignment_tokens
-    pools = {g.group_id: 4 * align // g.span_tokens for g in lab.groups}
-    full_pools = {g: pool.capacity_slots for g, pool in lab.residency().items()}
-    lab.half.tier.open(lab.half.tier.table, pools, share_rows=False)
+    table, arena = lab.half.tier.table, lab.half.tier.index.arena
+    tokens = 8 * table.alignment_tokens
+    needed = sum(
+        -(-len(needed_pages(group, 0, tokens)) // arena.plan.slots_per_extent[group.group_id])
+        for group in table.groups
+    )
+    few = replace(
+        arena.plan,
+        extents=max(len(table.groups), needed // 2),
+        floor_extents=dict.fromkeys(table.group_ids, 1),
+    )
+    lab.half.open_pools(table, elastic(few))
     try:
-        prompt = lab.prompt(8 * align + 10)
+        prompt = lab.prompt(tokens + 10)
         with lab.counted() as counters:
             cold: Answer = lab.run(prompt)
         assert counters["not_stored_pages"]["no_room"] > 0
-        assert nothing_is_held(lab)
-        head = prompt[: 4 * align + 1]
+        assert not any(lab.held_slots().values())
         lab.reset()
         again = lab.run(prompt)
         assert again.ids == cold.ids
         lab.reset()
-        lab.run(head, max_tokens=1)
-        assert nothing_is_held(lab)
+        lab.run(prompt[: tokens // 2 + 1], max_tokens=1)
+        assert not any(lab.held_slots().values())
     finally:
-        lab.half.tier.open(lab.half.tier.table, full_pools, share_rows=False)
+        lab.half.open_pools(table, elastic(arena.plan))
+
+
+def elastic(extents: ExtentPlan) -> PoolPlan:
+    """Pools over those extents."""
+    slots = {g: extents.extents * count for g, count in extents.slots_per_extent.items()}
+    return PoolPlan(slots, 0, 0, 0, extents=extents)
