@@ -62,5 +62,5 @@ def test_a_config_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         lab.run(prompt)
         lab.reset()
         assert lab.run(prompt).cached_tokens == 448, "hits end on multiples of the chunk"
-        slots = sum(pool.capacity_slots for pool in lab.residency().values())
-        assert slots == int(0.05 * 2**30) // lab.groups[0].page_bytes
+        plan = lab.half.tier.index.arena.plan
+        assert plan.extents == int(0.05 * 2**30) // plan.extent_bytes
