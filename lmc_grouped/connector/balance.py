@@ -22,7 +22,6 @@ class Balance:
         page_bytes = {group.group_id: group.page_bytes for group in tier.table.groups}
         self._page_bytes = page_bytes
         self._rebalancer = Rebalancer(tier.index, page_bytes) if self._arena else None
-        self._moving: dict[int, list[PageMove]] = {}
         self._said: dict[int, float] = {}
         """group_id -> its share of the extents in use when that was last logged."""
 
@@ -35,14 +34,12 @@ class Balance:
         self._say_balance()
         if not moves:
             return []
-        self._moving[operation_id] = moves
         return [MoveOperation(operation_id, _by_group(moves))]
 
     def finish(self, operation_id: int, failure: str | None) -> None:
         """Every rank has reported: switch the slots, or leave the pages where they are."""
         assert self._rebalancer is not None
         moves = self._rebalancer.finish(operation_id, failure)
-        del self._moving[operation_id]
         if failure is not None:
             logger.warning("moving %d pages failed: %s", len(moves), failure)
             self._tier.stats.add("failed_moves", 1)
@@ -53,10 +50,8 @@ class Balance:
 
     @property
     def moving_slots(self) -> set[tuple[int, int]]:
-        """``(group_id, slot)`` of pages on their way: their bytes may go at any step."""
-        return {
-            (move.group_id, move.source_slot) for moves in self._moving.values() for move in moves
-        }
+        """``(group_id, slot)`` of pages on their way; see ``Rebalancer``."""
+        return self._rebalancer.moving_slots if self._rebalancer else set()
 
     def take_stats(self) -> None:
         """Add what was counted since the last call."""

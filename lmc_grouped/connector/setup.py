@@ -132,12 +132,12 @@ def agree(table: GroupTable, reports: Mapping[tuple[int, int], RankReport]) -> P
     if not cuts:
         return agreed
     if len(cuts) < len(plans) or any(
-        cut.slots_per_extent != cuts[0].slots_per_extent for cut in cuts
+        each.slots_per_extent != cuts[0].slots_per_extent for each in cuts
     ):
         raise GroupTableError(
             "the ranks cut their budgets into different extents; set cpu_group_partition: static"
         )
-    return replace(agreed, extents=min(cuts, key=lambda cut: cut.extents))
+    return replace(agreed, extents=min(cuts, key=lambda each: each.extents))
 
 
 def log_pools(setup: Setup, plan: PoolPlan) -> None:

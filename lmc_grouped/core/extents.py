@@ -66,14 +66,17 @@ class Arena:
 
     def spare_for(self, room: "ElasticRoom") -> int:
         """Empty extents that ``room`` may take: the floors of others are theirs."""
-        return len(self.empty) - sum(
-            other.claim for other in self.rooms.values() if other is not room
-        )
+        return self.spare_extents + room.claim
 
     @property
     def spare_extents(self) -> int:
         """Empty extents beyond what groups below their floor are owed."""
         return len(self.empty) - sum(room.claim for room in self.rooms.values())
+
+    @property
+    def closing_extents(self) -> int:
+        """Extents being emptied."""
+        return sum(room.closing_extents for room in self.rooms.values())
 
     def oldest_to_give(self) -> Page | None:
         """The page that leaves next of the groups above their floors."""
@@ -93,9 +96,9 @@ class ElasticRoom(Room):
         "_closing",
         "_open",
         "_used",
+        "_vacant",
         "extents",
         "floor_extents",
-        "free",
         "slots_per_extent",
     )
 
@@ -111,22 +114,27 @@ class ElasticRoom(Room):
         """Extents with a free slot, the last one opened last; closing ones are left out."""
         self._closing: dict[int, Extent] = {}
         """Extents being emptied."""
-        self.free = 0
+        self._vacant = 0
         """Free slots in open extents."""
         self._used = 0
 
     @property
     def capacity_slots(self) -> int:
-        return self._used + self.free
+        return self._used + self._vacant
 
     @property
     def free_slots(self) -> int:
-        return self.free
+        return self._vacant
 
     @property
     def above_floor(self) -> int:
         """Extents that others may take from it; negative below its floor."""
         return len(self.extents) - self.floor_extents
+
+    @property
+    def closing_extents(self) -> int:
+        """Extents being emptied."""
+        return len(self._closing)
 
     @property
     def claim(self) -> int:
@@ -141,7 +149,7 @@ class ElasticRoom(Room):
             for room in self._arena.rooms.values()
             if room is not self and room.slots_per_extent == 1
         )
-        return self.free + self.giving_slots + (spare + givable) * self.slots_per_extent
+        return self._vacant + self.giving_slots + (spare + givable) * self.slots_per_extent
 
     def place(self, page: Page) -> bool:
         if not self._open:
@@ -155,7 +163,7 @@ class ElasticRoom(Room):
             return False
         extent = Extent(self._arena.empty.pop(), self.slots_per_extent)
         self.extents[extent.number] = self._open[extent.number] = extent
-        self.free += self.slots_per_extent
+        self._vacant += self.slots_per_extent
         return True
 
     def reserve_copy(self, page: Page, extent: Extent) -> int:
@@ -177,7 +185,7 @@ class ElasticRoom(Room):
         extent.used -= 1
         self._used -= 1
         if not extent.is_closing:
-            self.free += 1
+            self._vacant += 1
             self._open[number] = extent
         if extent.used == 0:
             self.close(extent)
@@ -187,7 +195,7 @@ class ElasticRoom(Room):
     def close(self, extent: Extent) -> None:
         """Take no more slots of this extent."""
         if not extent.is_closing:
-            self.free -= self.slots_per_extent - extent.used
+            self._vacant -= self.slots_per_extent - extent.used
             self._open.pop(extent.number, None)
             self._closing[extent.number] = extent
             extent.is_closing = True
@@ -197,7 +205,7 @@ class ElasticRoom(Room):
         extent.is_closing = False
         del self._closing[extent.number]
         free = self.slots_per_extent - extent.used
-        self.free += free
+        self._vacant += free
         if free:
             self._open[extent.number] = extent
 
@@ -223,7 +231,7 @@ class ElasticRoom(Room):
         extent.pages[position] = page
         extent.used += 1
         self._used += 1
-        self.free -= 1
+        self._vacant -= 1
         if extent.used == self.slots_per_extent:
             del self._open[extent.number]
         page.slot = extent.number * self.slots_per_extent + position

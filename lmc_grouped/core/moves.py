@@ -47,8 +47,6 @@ class Rebalancer:
         self._arena: Arena = index.arena
         self._page_bytes = page_bytes
         self._moving: dict[int, list[PageMove]] = {}
-        self._closing: set[tuple[int, int]] = set()
-        """(group_id, extent) of extents being emptied."""
         self._immovable: set[int] = set()
         """Groups of which a move has failed: their extents are emptied by eviction alone."""
         self._floor_hits = 0
@@ -68,7 +66,7 @@ class Rebalancer:
         evictions = EVICTIONS_PER_STEP
         stuck: set[int] = set()
         """Groups whose free slots are scattered and whose pages cannot move now."""
-        while arena.spare_extents + len(self._closing) < target:
+        while arena.spare_extents + arena.closing_extents < target:
             found = self._next_to_empty(stuck)
             if found is not None:
                 group_id, sources = found
@@ -81,7 +79,7 @@ class Rebalancer:
                     break
                 continue
             # Nobody waits: younger pages do not leave because older ones cannot move now.
-            if stuck and arena.spare_extents + len(self._closing) >= wanted:
+            if stuck and arena.spare_extents + arena.closing_extents >= wanted:
                 break
             leaving = self._next_to_leave(stuck)
             if leaving is None or evictions == 0:
@@ -114,12 +112,18 @@ class Rebalancer:
             (move.group_id, move.source_slot // rooms[move.group_id].slots_per_extent)
             for move in moves
         }:
-            self._closing.discard((group_id, number))
             extent = rooms[group_id].extents.get(number)
             if extent is not None and extent.is_closing:
                 rooms[group_id].reopen(extent)
         self._index.releases += 1
         return moves
+
+    @property
+    def moving_slots(self) -> set[tuple[int, int]]:
+        """``(group_id, slot)`` of pages on their way: their bytes may go at any step."""
+        return {
+            (move.group_id, move.source_slot) for moves in self._moving.values() for move in moves
+        }
 
     def take_counts(self) -> dict[str, int]:
         """What happened since the last call: stalled reservations, and floors that held."""
@@ -142,7 +146,7 @@ class Rebalancer:
         for group_id, room in self._arena.rooms.items():
             if group_id in stuck or group_id in self._immovable:
                 continue
-            if room.free < room.slots_per_extent or room.above_floor <= 0:
+            if room.free_slots < room.slots_per_extent or room.above_floor <= 0:
                 continue
             extents = room.open_extents()
             cost = extents[0].used * self._page_bytes[group_id]
@@ -157,7 +161,6 @@ class Rebalancer:
         if source is None:
             return []
         room.close(source)
-        self._closing.add((group_id, source.number))
         targets = [extent for extent in extents if extent is not source]
         return [
             self._move(group_id, room, page, targets) for page in source.pages if page is not None

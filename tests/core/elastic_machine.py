@@ -292,7 +292,7 @@ class ElasticMachine(RuleBasedStateMachine):
         for room in self.arena.rooms.values():
             extents = room.extents.values()
             free = sum(room.slots_per_extent - e.used for e in extents if not e.is_closing)
-            assert room.free == free
+            assert room.free_slots == free
             assert room.capacity_slots == free + sum(extent.used for extent in extents)
 
     @invariant()
