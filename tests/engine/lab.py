@@ -144,6 +144,19 @@ class Lab:
             return False
         return True
 
+    def damage(self, prompt: Sequence[int], boundary: int, group_id: int) -> None:
+        """Zero the group's last page of those needed to resume at ``boundary``."""
+        slots = self.stored_slots(prompt, boundary)[group_id]
+        self.slot_bytes(group_id, slots[max(slots)])[:] = 0
+
+    def check_damage_is_noticed(self, prompt: Sequence[int], local: Answer, group_id: int) -> None:
+        """Control of a comparison with ``local``: it fails on one zeroed page of the group."""
+        self.damage(prompt, local.cached_tokens, group_id)
+        self.reset()
+        damaged = self.run(prompt)
+        assert damaged.cached_tokens == local.cached_tokens
+        assert damaged.difference(local) > 0.0, f"group {group_id}: nothing noticed"
+
     def device_block(self, prompt: Sequence[int], group: GroupSpec, page: int) -> int:
         """The device block the engine has cached for a page."""
         from vllm.v1.core.kv_cache_utils import BlockHashListWithBlockSize

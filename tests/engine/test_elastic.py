@@ -102,6 +102,19 @@ def test_the_balance_follows_the_requests_and_every_restore_is_exact(lab: Lab) -
     assert counts_add_up(lab)
 
 
+def test_one_lost_page_of_any_group_is_noticed(lab: Lab) -> None:
+    """Control: the comparison of this module fails on a zeroed page among moved ones."""
+    with lab.counted() as counters:
+        served = serve(lab, LONG_TOKENS, 5) + serve(lab, SHORT_TOKENS, 30)
+        lab.run(lab.prompt(40))
+    assert sum(counters["moved_pages"].values()) > 0
+    kept = served[-len(lab.groups) :]
+    check_restored(lab, kept)
+    for group, (prompt, local) in zip(lab.groups, kept, strict=True):
+        lab.check_damage_is_noticed(prompt, local, group.group_id)
+    lab.forget()
+
+
 def test_moves_that_fail_leave_the_pages_where_they_are(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

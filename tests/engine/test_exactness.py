@@ -73,12 +73,8 @@ def test_one_lost_page_of_any_group_is_noticed(lab: Lab) -> None:
         prompt = lab.prompt(1500)
         lab.run(prompt)
         local = lab.run(prompt)
-        slots = lab.stored_slots(prompt, local.cached_tokens)[group.group_id]
         assert restored(lab, prompt).difference(local) == EXACT
-        lab.slot_bytes(group.group_id, slots[max(slots)])[:] = 0
-        damaged = restored(lab, prompt)
-        assert damaged.cached_tokens == local.cached_tokens
-        assert damaged.difference(local) > EXACT, f"group {group.group_id}: nothing noticed"
+        lab.check_damage_is_noticed(prompt, local, group.group_id)
         lab.forget()
 
 

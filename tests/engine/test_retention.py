@@ -100,6 +100,10 @@ def test_the_planned_budget_holds_its_contexts_exactly(name: str, budget_bytes: 
             restored = lab.run(prompt)
             assert restored.cached_tokens == boundary(lab, CONTEXT_TOKENS)
             assert restored.difference(reference) == 0.0
+        for group in lab.groups:
+            lab.forget()
+            lab.run(prompts[0])
+            lab.check_damage_is_noticed(prompts[0], local[0], group.group_id)
         assert "evicted_pages" not in counters
         assert "no_room" not in counters.get("not_stored_pages", {})
 

@@ -34,3 +34,7 @@ def test_unequal_spans_are_restored_exactly(tmp_path: Path, construction: Constr
             assert restored.cached_tokens == local.cached_tokens == construction.hit_tokens
             assert restored.difference(local) == 0.0
             assert restored.difference(cold) <= COLD_TOLERANCE
+            for group in lab.groups:
+                lab.forget()
+                lab.run(PROMPT)
+                lab.check_damage_is_noticed(PROMPT, local, group.group_id)
