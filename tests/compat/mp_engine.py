@@ -16,7 +16,7 @@ STORED_SECONDS = 10.0
 
 
 def main() -> int:
-    """Cold, local hit, and restored after a reset with every cache tensor overwritten."""
+    """Cold, local hit, restored after a reset with every cache tensor overwritten, damaged."""
     wanted = json.load(sys.stdin)
     report = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -36,6 +36,7 @@ def main() -> int:
         "cold": cold,
         "local": local,
         "restored": restored,
+        "damaged": _damaged(llm, prompt),
     }
     report.write(json.dumps(answers) + "\n")
     report.flush()
@@ -86,23 +87,60 @@ def _restored(llm: Any, prompt: list[int], expected_tokens: int) -> dict[str, An
     """Stores settle in later steps; asked again until the expected hit or for some seconds."""
     deadline = time.monotonic() + STORED_SECONDS
     while True:
-        while not llm.reset_prefix_cache():
-            # A block is held until a later step hears that it was stored.
-            assert time.monotonic() < deadline + STORED_SECONDS
-            _run(llm, [7, 8, 9])
-            llm.llm_engine.step()  # the small request itself is heard of one step later
-        _overwrite_caches(llm)
+        _reset(llm)
         answer = _run(llm, prompt)
         if answer["cached_tokens"] >= expected_tokens > 0 or time.monotonic() > deadline:
             return answer
         time.sleep(0.5)
 
 
+def _damaged(llm: Any, prompt: list[int]) -> dict[int, dict[str, Any]]:
+    """group_id -> local hit whose last page of the group was zeroed, of groups with pages."""
+    core = llm.llm_engine.engine_core.engine_core
+    config = core.scheduler.kv_cache_config
+    answers = {}
+    for group_id, group in enumerate(config.kv_cache_groups):
+        _reset(llm)
+        _run(llm, prompt)
+        blocks = _hit_blocks(core, prompt)[group_id]
+        if not blocks or blocks[-1].is_null:
+            continue
+        for name in group.layer_names:
+            pages = _layers(llm)[name].kv_cache.unflatten(0, (config.num_blocks, -1))
+            pages[blocks[-1].block_id] = 0
+        answers[group_id] = _run(llm, prompt)
+    return answers
+
+
+def _hit_blocks(core: Any, prompt: list[int]) -> Any:
+    """Per group, the cached blocks that the prompt would resume from."""
+    from vllm import SamplingParams
+    from vllm.v1.request import Request
+
+    sampling = SamplingParams(max_tokens=1)
+    request = Request("hit", prompt, sampling, None, block_hasher=core.request_block_hasher)
+    return core.scheduler.kv_cache_manager.get_computed_blocks(request)[0].blocks
+
+
+def _reset(llm: Any) -> None:
+    """Empty the engine's own cache and overwrite its bytes."""
+    deadline = time.monotonic() + 2 * STORED_SECONDS
+    while not llm.reset_prefix_cache():
+        # A block is held until a later step hears that it was stored.
+        assert time.monotonic() < deadline
+        _run(llm, [7, 8, 9])
+        llm.llm_engine.step()  # the small request itself is heard of one step later
+    _overwrite_caches(llm)
+
+
 def _overwrite_caches(llm: Any) -> None:
     """So that what is right afterwards was restored or computed."""
-    layers = llm.llm_engine.vllm_config.compilation_config.static_forward_context
-    for layer in layers.values():
+    for layer in _layers(llm).values():
         layer.kv_cache.fill_(3.0)
+
+
+def _layers(llm: Any) -> dict[str, Any]:
+    return llm.llm_engine.vllm_config.compilation_config.static_forward_context
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from lmc_grouped.tools.serving import answers, build_env, find_free_port
 from tests.compat.conftest import ROOT, directory_of
 
 READY_SECONDS = 120.0
+COLD_TOLERANCE = 1e-4
 ENGINE_SECONDS = 240
 
 
@@ -32,11 +33,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the engine came back with: cold, local hit, restored."""
+    """What the engine came back with: cold, local hit, restored, and damaged on purpose."""
 
     cold: dict[str, Any]
     local: dict[str, Any]
     restored: dict[str, Any]
+    damaged: dict[str, dict[str, Any]]
+    """group_id -> local hit with one zeroed page of that group."""
     spans: list[int]
     patches_logged: list[str]
     """What the engine's log says of each patch."""
@@ -47,6 +50,15 @@ def difference(a: dict[str, Any], b: dict[str, Any]) -> float:
     if a["ids"] != b["ids"]:
         return float("inf")
     return max(abs(x - y) for x, y in zip(a["logprobs"], b["logprobs"], strict=True))
+
+
+def check_damage_is_noticed(found: Outcome) -> None:
+    """Control of a comparison: one zeroed page of any stored group changes the answer."""
+    stored = [group_id for group_id, span in enumerate(found.spans) if span]
+    assert [int(group_id) for group_id in found.damaged] == stored
+    for group_id, damaged in found.damaged.items():
+        assert damaged["cached_tokens"] == found.local["cached_tokens"]
+        assert difference(damaged, found.local) > COLD_TOLERANCE, f"group {group_id}"
 
 
 def run(setup: Setup, model: Path, prompt: list[int], expected_tokens: int) -> Outcome:
@@ -74,7 +86,8 @@ def run(setup: Setup, model: Path, prompt: list[int], expected_tokens: int) -> O
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["lmcache"][0] == setup.version
     lines = [line for line in done.stderr.splitlines() if "lmc_grouped patch P" in line]
-    return Outcome(told["cold"], told["local"], told["restored"], told["spans"], lines)
+    answers = [told[name] for name in ("cold", "local", "restored", "damaged")]
+    return Outcome(*answers, told["spans"], lines)
 
 
 def _environment(setup: Setup) -> dict[str, str]:

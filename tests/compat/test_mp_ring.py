@@ -9,12 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.mp_server import Outcome, Setup, difference, run
+from tests.compat.mp_server import (
+    COLD_TOLERANCE,
+    Outcome,
+    Setup,
+    check_damage_is_noticed,
+    difference,
+    run,
+)
 
 pytestmark = [pytest.mark.engine, pytest.mark.compat]
 
 MODELS = Path(__file__).parents[1] / "models"
-COLD_TOLERANCE = 1e-4
 
 
 def on_ring(
@@ -53,6 +59,7 @@ def test_a01_with_patches_release_0_5_5_stores_and_restores_exactly(tmp_path: Pa
     assert found.spans == [32, 32, 32, 0]
     assert found.restored["cached_tokens"] == 768
     assert difference(found.restored, found.cold) <= COLD_TOLERANCE
+    check_damage_is_noticed(found)
     assert len(found.patches_logged) == 6
     applied = [name for name in ("P1", "P2") for line in found.patches_logged
                if f"patch {name} " in line and ": applied;" in line]  # fmt: skip
@@ -85,3 +92,4 @@ def test_a24_release_0_5_6_resumes_where_a_ring_cannot_be_rebuilt(
     assert patched.restored["cached_tokens"] == right_tokens
     assert difference(patched.restored, patched.local) == 0.0
     assert difference(patched.restored, patched.cold) <= COLD_TOLERANCE
+    check_damage_is_noticed(patched)

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from compat.releases import newest
-from tests.compat.mp_server import Setup, difference, run
+from tests.compat.mp_server import COLD_TOLERANCE, Setup, check_damage_is_noticed, difference, run
 from tests.models.constructions import CONSTRUCTIONS, PROMPT, Construction
 
 pytestmark = [pytest.mark.engine, pytest.mark.compat]
 
 MODELS = Path(__file__).parents[1] / "models"
-COLD_TOLERANCE = 1e-4
 
 
 @pytest.mark.parametrize("construction", CONSTRUCTIONS, ids=lambda each: each.name)
@@ -31,3 +30,4 @@ def test_the_newest_release_restores_unequal_spans_exactly(
     assert found.restored["cached_tokens"] == construction.hit_tokens
     assert difference(found.restored, found.local) == 0.0
     assert difference(found.restored, found.cold) <= COLD_TOLERANCE
+    check_damage_is_noticed(found)
