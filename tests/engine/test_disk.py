@@ -205,5 +205,9 @@ def test_a_prefix_that_host_memory_lost_comes_back_from_disk(small_memory: Lab) 
     for group in lab.groups:
         assert counters["read_bytes"][str(group.group_id)] > 0
         assert counters["written_bytes"][str(group.group_id)] > 0
+    for group in lab.groups:
+        lab.forget()
+        lab.run(wanted)
+        lab.check_damage_is_noticed(wanted, local, group.group_id)
     lab.run(lab.prompt(40))
     assert not any(lab.held_slots().values())

@@ -58,6 +58,10 @@ def test_a24_a_hit_ends_where_the_ring_can_be_rebuilt(
         assert restored.cached_tokens == local.cached_tokens == hit_tokens
         assert restored.difference(local) == 0.0
         assert restored.difference(cold) <= COLD_TOLERANCE
+        for group in lab.groups:
+            lab.forget()
+            lab.run(prompt)
+            lab.check_damage_is_noticed(prompt, local, group.group_id)
 
 
 def test_a24_an_alignment_without_the_ring_resumes_wrongly(
