@@ -14,7 +14,8 @@ from lmc_grouped.connector.setup import prepare
 from lmc_grouped.core.pools import PoolPlan
 from lmc_grouped.host.disk import DiskTier, Quota
 from lmc_grouped.host.region import ExtentShape, HostRegion, PoolShape
-from lmc_grouped.transfer.pages import PageCopier, TransferError
+from lmc_grouped.transfer.copies import TransferError
+from lmc_grouped.transfer.pages import PageCopier
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

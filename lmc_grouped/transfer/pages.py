@@ -9,11 +9,9 @@ from math import prod
 
 import torch
 
+from lmc_grouped.transfer.copies import TransferError
+
 _WORDS = (torch.int64, torch.int32, torch.int16)
-
-
-class TransferError(RuntimeError):
-    """A page could not be copied: names the group and the pages."""
 
 
 class PageCopier:

@@ -13,7 +13,8 @@ from vllm.config import KVTransferConfig
 from lmc_grouped.core import extent_plan
 from lmc_grouped.core.extents import ExtentPlan
 from lmc_grouped.core.groups import GroupSpec, Kind
-from lmc_grouped.transfer.pages import PageCopier, TransferError
+from lmc_grouped.transfer.copies import TransferError
+from lmc_grouped.transfer.pages import PageCopier
 from tests.engine.conftest import model_dir
 from tests.engine.lab import Answer, Lab, open_lab
 from tests.engine.test_exactness import boundary

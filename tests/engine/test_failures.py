@@ -7,7 +7,8 @@ import pytest
 from lmc_grouped.core.extents import ExtentPlan
 from lmc_grouped.core.hits import needed_pages
 from lmc_grouped.core.pools import PoolPlan
-from lmc_grouped.transfer.pages import PageCopier, TransferError
+from lmc_grouped.transfer.copies import TransferError
+from lmc_grouped.transfer.pages import PageCopier
 from tests.engine.lab import Answer, Lab
 
 
