@@ -10,6 +10,9 @@ from lmc_grouped.core.groups import GroupSpec, GroupTable
 PARTLY_FILLED_SHARE = 0.02
 """Extents are never so large that one of each group makes more than this of the budget."""
 CANDIDATES_PER_GROUP = 4_096
+EQUALLY_GOOD = 0.0005
+"""Share of the budget. Of sizes that waste the same but for that, the smallest: small extents
+empty more easily."""
 
 
 def plan_extents(
@@ -33,10 +36,12 @@ def plan_extents(
     if not table.groups or any(group.page_bytes == 0 for group in table.groups):
         return None
     pages = context_pages(table, reference_tokens, retention_tokens).pages_by_group
-    size = min(
-        _candidates(table.groups, budget_bytes),
-        key=lambda size: expected_waste(table.groups, pages, budget_bytes, size),
-    )
+    waste = {
+        size: expected_waste(table.groups, pages, budget_bytes, size)
+        for size in _candidates(table.groups, budget_bytes)
+    }
+    least = min(waste.values())
+    size = min(size for size, lost in waste.items() if lost <= least + EQUALLY_GOOD)
     extents = budget_bytes // size
     slots = {group.group_id: size // group.page_bytes for group in table.groups}
     shares = _shares(table.groups)
