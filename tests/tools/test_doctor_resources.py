@@ -247,10 +247,11 @@ def test_what_nobody_uses_is_told_with_its_command_and_stays(
         shared("sem.mp-x1y2z3"),
         shared(f"lmcache_kv_{dead_pid}_7"),
         shared("lmcache_l1_pool_ab12"),
+        shared("vllm_dist_0123abcd-cpushm_0"),
     ]
     found = only(check_leftovers())
     assert found.state is State.WARN
-    assert "4 in" in found.text
+    assert "5 in" in found.text
     assert all(str(path) in found.remedy for path in stale)
     assert all(path.exists() for path in stale)
 

@@ -20,6 +20,7 @@ KINDS = (
     re.compile(r"sem\.mp-\w+"),  # Python's semaphores
     re.compile(r"lmcache_kv_(?P<pid>\d+)_\d+"),  # LMCache's copies of a CPU engine's cache
     re.compile(r"lmcache_l1_pool_\w+"),  # LMCache's cache server
+    re.compile(r"vllm_dist_[\w-]+"),  # vLLM's collectives on CPU
 )
 RENDEZVOUS = "vllm_dist_*"
 """Files through which vLLM's ranks find each other; nobody keeps them open."""
