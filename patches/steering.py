@@ -34,9 +34,12 @@ def steer(
     A mode that the user has set is left as it is, with a warning.
 
     Returns:
-        Why the operations cannot run; None where they can, or no CUDA device is visible.
+        Why the operations cannot run; None where they can, where no CUDA device is visible,
+        and where the engine drives already.
     """
-    if os.environ.get(BACKEND_VARIABLE, "").strip().lower() not in ("", CUDA_BACKEND):
+    mode = os.environ.get(MODE_VARIABLE)
+    backend = os.environ.get(BACKEND_VARIABLE, "").strip().lower()
+    if backend not in ("", CUDA_BACKEND) or (mode or "").strip().lower() == ENGINE_DRIVEN:
         return None
     try:
         driver = find_driver()
@@ -46,7 +49,6 @@ def steer(
     reason = _why_not(driver, find_extension, is_loaded)
     if reason is None:
         return None
-    mode = os.environ.get(MODE_VARIABLE)
     if mode is None:
         os.environ[MODE_VARIABLE] = ENGINE_DRIVEN
         logger.warning(
@@ -56,7 +58,7 @@ def steer(
             ENGINE_DRIVEN,
             reason,
         )
-    elif mode.strip().lower() != ENGINE_DRIVEN:
+    else:
         logger.warning(
             "%s=%s is left as it was set, but copies may be wrong: %s. Set %s, or use the module "
             "path lmc_grouped.connector",

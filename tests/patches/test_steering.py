@@ -114,8 +114,9 @@ def test_what_the_user_has_set_stays_and_is_warned_about(
 def test_a_user_who_chose_the_right_mode_hears_nothing(
     steer_with: Callable[..., str | None], monkeypatch: pytest.MonkeyPatch, lines: list[str]
 ):
-    monkeypatch.setenv(MODE_VARIABLE, "engine_driven")
-    steer_with(V100)
+    monkeypatch.setenv(MODE_VARIABLE, "Engine_driven")
+    assert steer_with(V100) is None
+    assert os.environ[MODE_VARIABLE] == "Engine_driven"
     assert lines == []
 
 

@@ -99,11 +99,13 @@ def check_extension(capabilities: Mapping[int, tuple[int, int]]) -> list[Finding
     text = f"{extension.module}: {library.describe_code()}{runtime}"
     if (failure := lmcache_ops.load_failure(extension)) is not None:
         text += f"; does not load ({failure})"
-    lacking = [
-        str(index)
+    answers = {
+        index: lmcache_ops.can_run(
+            capability, find=lambda: extension, try_load=lambda asked: failure
+        )
         for index, capability in capabilities.items()
-        if failure is not None or not extension.code_for(capability).can_run
-    ]
+    }
+    lacking = [str(index) for index, answer in answers.items() if not answer.can_run]
     if not lacking:
         return [note(subject, text) if failure else ok(subject, text)]
     return [
