@@ -32,7 +32,8 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
     request_id: str
     pages: tuple[GroupPages, ...]
     refused: str | None = None
-    """For a load that cannot be carried out: why. Workers report it as failed."""
+    """For a load that cannot be carried out: why. Workers report it as failed, and the
+    blocks of ``pages``, which have no slots then."""
 
 
 class GroupMoves(msgspec.Struct, frozen=True, array_like=True):
