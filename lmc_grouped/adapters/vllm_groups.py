@@ -188,7 +188,7 @@ def _leaf_kind(group_id: int, spec: KVCacheSpec) -> Kind:
         return Kind.RECURRENT
     if isinstance(spec, SlidingWindowSpec):
         return Kind.WINDOW
-    if isinstance(spec, FullAttentionSpec):
+    if isinstance(spec, FullAttentionSpec) and not engine.surface().recycles_blocks(spec):
         return Kind.FULL
     raise GroupTableError(
         f"group {group_id}: a cache of type {type(spec).__name__} cannot be stored; "
