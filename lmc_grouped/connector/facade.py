@@ -135,6 +135,8 @@ class LMCacheConnectorV1(*hooks.bases(), KVConnectorBase_V1, SupportsHMA):  # ty
         step = self._step()
         self._worker.run_loads(step)
         self._worker.run_moves(step)
+        if not step.has_forward:
+            self._end(step)  # not every engine calls `wait_for_save` then
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Nothing to wait for: loads never run beside a forward pass that reads them."""
@@ -145,10 +147,10 @@ class LMCacheConnectorV1(*hooks.bases(), KVConnectorBase_V1, SupportsHMA):  # ty
         """Nothing per layer: a page is copied whole, after the forward pass."""
 
     def wait_for_save(self) -> None:
-        """Carry out this step's stores, and begin what the disk has to do."""
+        """The forward pass has been run."""
         step = self._step()
-        self._worker.run_stores(step)
-        self._worker.run_disk(step)
+        if step.has_forward:
+            self._end(step)
 
     def take_receives(self) -> hooks.Receives:
         """Loads that are over."""
@@ -162,6 +164,11 @@ class LMCacheConnectorV1(*hooks.bases(), KVConnectorBase_V1, SupportsHMA):  # ty
         """The worker ends: finish what was accepted for the disk."""
         if self.worker_half:
             self.worker_half.close()
+
+    def _end(self, step: StepMetadata) -> None:
+        """Carry out the step's stores, and begin what the disk has to do."""
+        self._worker.run_stores(step)
+        self._worker.run_disk(step)
 
     def _step(self) -> StepMetadata:
         step = self._get_connector_metadata()

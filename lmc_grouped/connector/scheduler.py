@@ -134,7 +134,8 @@ class SchedulerHalf:
         stores = []
         if self.stores and self._stores_on and self.tier.table.groups:
             stores = self.stores.plan_step(scheduler_output)
-        step = StepMetadata(loads=self.lookups.take_loads(), stores=stores)
+        has_forward = bool(scheduler_output.num_scheduled_tokens)
+        step = StepMetadata(self.lookups.take_loads(), stores, has_forward=has_forward)
         if self.tier.disk:
             # Before the moves: a page that is being written stays where it is.
             self.tier.disk.fill(step)
