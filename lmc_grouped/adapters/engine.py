@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OLDEST_VLLM = (0, 30)
+SERVED = "vLLM 0.30 to 0.33 or ReVolta 0.1.4"
+"""Whose hooks we know."""
 _HYBRID_OFF = (
     "the hybrid KV cache manager is off (--disable-hybrid-kv-cache-manager), so this hybrid "
     "model has no groups to store; start without that flag"
@@ -71,8 +73,7 @@ def surface() -> Surface:
         raise EngineError(
             f"the installed engine calls itself vLLM {installed_version()} but hands its "
             "connectors neither vLLM's kv_connector_block_state and get_transfer_results() nor "
-            "ReVolta's boundary_state_offloads and prefix_cacheable; install vLLM 0.30 to 0.33 "
-            "or ReVolta 0.1.4"
+            f"ReVolta's boundary_state_offloads and prefix_cacheable; install {SERVED}"
         )
     return known
 

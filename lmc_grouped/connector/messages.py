@@ -78,8 +78,7 @@ class StepMetadata(KVConnectorMetadata):
     disk_writes: list[DiskOperation] = field(default_factory=list)
     disk_reads: list[DiskOperation] = field(default_factory=list)
     has_forward: bool = True
-    """Whether tokens are computed in the step; without, vLLM 0.30 and ReVolta do not say
-    that it is over."""
+    """Whether tokens are computed in the step; without, not every engine says that it is over."""
     disk_epoch: int = 0
     """Grows when everything on disk is to be forgotten, before this step's operations."""
 

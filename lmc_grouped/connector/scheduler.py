@@ -64,8 +64,8 @@ class SchedulerHalf:
         if len(reports) < self.tier.world_size:
             raise engine.EngineError(
                 f"{len(reports)} of {self.tier.world_size} workers reported their KV-cache groups: "
-                f"{sorted(reports)}; ReVolta tells workers apart by tensor-parallel rank only, so "
-                "pipeline stages cannot be served there"
+                f"{sorted(reports)} as (pipeline stage, tensor-parallel rank); an engine that "
+                "names workers by the rank only cannot serve pipeline stages with this connector"
             )
         plan = agree(self.tier.table, reports)
         rank_tables = [GroupTable.from_json(report.table_json) for report in reports.values()]
@@ -105,7 +105,7 @@ class SchedulerHalf:
         if not self.tier.is_open:
             raise engine.EngineError(
                 "no worker has reported its KV-cache groups: this engine never passed on "
-                "get_handshake_metadata(); serve with vLLM 0.30 to 0.33 or ReVolta 0.1.4"
+                f"get_handshake_metadata(); serve with {engine.SERVED}"
             )
         if not self._loads_on or not self.tier.table.groups:
             return 0
