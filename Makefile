@@ -26,7 +26,7 @@ test: lint types test-unit test-compat test-engine  ## every check
 test-unit: env  ## tests that start no engine
 	$(BIN)/python -m pytest -m "not engine and not compat" --ignore=tests/compat
 
-test-compat: env  ## three LMCache releases, asked quickly (downloads them once)
+test-compat: env  ## three LMCache releases and two schedulers, quickly (downloads them once)
 	$(BIN)/python -m pytest -m "not engine and not compat" tests/compat
 
 test-engine: env  ## tests that start vLLM
@@ -35,7 +35,7 @@ test-engine: env  ## tests that start vLLM
 test-v100: env  ## pool sizes against the V100 engine's own code (downloads it)
 	$(BIN)/python -m tests.v100
 
-compat: env  ## ask every LMCache release (downloads them)
+compat: env  ## ask every LMCache release and drive every scheduler (downloads them)
 	$(BIN)/python -m pytest -m "not engine" tests/compat tests/patches
 
 compat-engine: env  ## LMCache's own connector on a ring model, with and without patches

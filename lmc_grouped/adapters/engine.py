@@ -1,19 +1,21 @@
-"""One surface over the engines: everything that differs between vLLM 0.30 and 0.33.
+"""One surface over the engines: vLLM 0.30 to 0.33 and ReVolta 0.1.4.
 
-The rest of the package asks here and does not know versions. Hooks by version:
-``docs/engines.md``.
+The rest of the package asks here and does not know versions. What the two lines
+of engines call differently is in ``surface_vllm.py`` and ``surface_revolta.py``.
+Hooks by version: ``docs/engines.md``.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from lmc_grouped.adapters import surface as surfaces
+from lmc_grouped.adapters.surface import BoundaryOffers, StepTables, Surface
 from lmc_grouped.core.groups import GroupTable, Kind
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
     from vllm.v1.request import Request
@@ -21,29 +23,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OLDEST_VLLM = (0, 30)
+SERVED = "vLLM 0.30 to 0.33 or ReVolta 0.1.4"
+"""Whose hooks we know."""
 _HYBRID_OFF = (
     "the hybrid KV cache manager is off (--disable-hybrid-kv-cache-manager), so this hybrid "
     "model has no groups to store; start without that flag"
 )
-
-
-class DeviceBlocks:
-    """Pins blocks of the engine's own pool, so that their bytes stay where they are."""
-
-    def __init__(self, block_pool: "BlockPool") -> None:
-        self._pool = block_pool
-
-    def pin(self, block_id: int) -> None:
-        """Keep the block from being reused."""
-        self._pool.touch([self._pool.blocks[block_id]])
-
-    def unpin(self, block_id: int) -> None:
-        """Undo one ``pin``."""
-        self._pool.free_blocks([self._pool.blocks[block_id]])
-
-    def is_scarce(self) -> bool:
-        """Whether less than a sixteenth of the engine's blocks is free."""
-        return self._pool.get_num_free_blocks() * 16 < self._pool.num_gpu_blocks
 
 
 class EngineError(RuntimeError):
@@ -51,24 +36,46 @@ class EngineError(RuntimeError):
 
 
 def check_version(found: str | None = None) -> None:
-    """Refuse an engine that lacks the hooks we need, before anything is imported from it.
+    """Refuse an engine that lacks the hooks we need, before they are imported from it.
+
+    An engine with ReVolta's names passes whatever its version: it counts its own.
 
     Args:
-        found: the version to judge; default: the installed vLLM.
+        found: the version to judge; default: the installed engine's.
 
     Raises:
-        EngineError: vLLM is missing or older than 0.30.
+        EngineError: the engine is missing, is a vLLM older than 0.30, or has the
+            hooks of neither line.
     """
-    found = found or installed_version()
-    numbers = found.split("+")[0].split(".")
-    if not (len(numbers) >= 2 and numbers[0].isdigit() and numbers[1].isdigit()):
-        logger.warning("vLLM version %r is not a release; assuming the newest known hooks", found)
+    version = found or installed_version()
+    known = surfaces.detect()
+    if known is not None and known.name != "vLLM":
         return
-    if (int(numbers[0]), int(numbers[1])) < OLDEST_VLLM:
+    numbers = version.split("+")[0].split(".")
+    if not (len(numbers) >= 2 and numbers[0].isdigit() and numbers[1].isdigit()):
+        logger.warning("vLLM version %r is not a release; assuming the newest known hooks", version)
+    elif (int(numbers[0]), int(numbers[1])) < OLDEST_VLLM:
         raise EngineError(
-            f"vLLM {found} is too old for lmc_grouped: its connectors cannot see KV-cache "
+            f"vLLM {version} is too old for lmc_grouped: its connectors cannot see KV-cache "
             f"groups; install vLLM {OLDEST_VLLM[0]}.{OLDEST_VLLM[1]} or newer"
         )
+    surface()
+
+
+def surface() -> Surface:
+    """The words of the installed engine.
+
+    Raises:
+        EngineError: it has the hooks of no engine we know.
+    """
+    known = surfaces.detect()
+    if known is None:
+        raise EngineError(
+            f"the installed engine calls itself vLLM {installed_version()} but hands its "
+            "connectors neither vLLM's kv_connector_block_state and get_transfer_results() nor "
+            f"ReVolta's boundary_state_offloads and prefix_cacheable; install {SERVED}"
+        )
+    return known
 
 
 def installed_version() -> str:
@@ -98,19 +105,12 @@ def log_like_the_engine() -> None:
 
 def span_tokens(spec: "KVCacheSpec", context_parallel: int) -> int:
     """Tokens behind one block id of the spec's group."""
-    if context_parallel == 1:
-        return spec.block_size
-    from vllm.v1.core.kv_cache_utils import resolve_dcp_kv_block_size
-
-    return resolve_dcp_kv_block_size(spec, context_parallel)
+    return surface().span_tokens(spec, context_parallel)
 
 
 def page_bytes(spec: "KVCacheSpec") -> int:
     """Bytes of content in one block of one layer, padding left out."""
-    from vllm.v1.kv_cache_interface import compute_layer_kv_cache_shape_bytes
-
-    _, heads, states, state_bytes = compute_layer_kv_cache_shape_bytes(spec, 1)
-    return heads * states * state_bytes
+    return surface().page_bytes(spec)
 
 
 def block_sizes(kv_cache_config: "KVCacheConfig", vllm_config: "VllmConfig") -> tuple[int, int]:
@@ -143,10 +143,8 @@ def check_hybrid_manager(kv_cache_config: "KVCacheConfig", vllm_config: "VllmCon
     """
     if not vllm_config.scheduler_config.disable_hybrid_kv_cache_manager:
         return
-    from vllm.v1.kv_cache_interface import iter_layer_specs
-
     for group in kv_cache_config.kv_cache_groups:
-        for leaf in iter_layer_specs(group.kv_cache_spec):
+        for leaf in surface().leaves(group.kv_cache_spec):
             if getattr(leaf, "sliding_window", None) or hasattr(leaf, "mamba_cache_mode"):
                 raise EngineError(_HYBRID_OFF)
 
@@ -158,15 +156,18 @@ def drafter_groups(kv_cache_config: "KVCacheConfig", vllm_config: "VllmConfig") 
     full-attention groups, and those prove the extra page.
     """
     speculative = vllm_config.speculative_config
-    if speculative is None or not speculative.use_eagle_block_drop():
+    if speculative is None or not surface().drops_volatile_block(speculative):
         return frozenset()
     groups = kv_cache_config.kv_cache_groups
     marked = frozenset(i for i, group in enumerate(groups) if group.is_eagle_group)
     if marked:
         return marked
-    from vllm.v1.kv_cache_interface import is_full_attention_spec
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-    shared = frozenset(i for i, g in enumerate(groups) if is_full_attention_spec(g.kv_cache_spec))
+    leaves = [surface().leaves(group.kv_cache_spec) for group in groups]
+    shared = frozenset(
+        i for i, specs in enumerate(leaves) if all(isinstance(s, FullAttentionSpec) for s in specs)
+    )
     logger.info(
         "a drafter is on and no group is marked as its own: groups %s hold its layers",
         sorted(shared),
@@ -174,20 +175,19 @@ def drafter_groups(kv_cache_config: "KVCacheConfig", vllm_config: "VllmConfig") 
     return shared
 
 
-def block_tables(
-    scheduler_output: "SchedulerOutput", request_id: str
-) -> Sequence[Sequence[int]] | None:
-    """The request's whole tables, one per engine group, null blocks in place."""
-    state = scheduler_output.kv_connector_block_state
-    return None if state is None else state.get_block_ids(request_id)
+def retention_tokens(kv_cache_config: "KVCacheConfig", vllm_config: "VllmConfig") -> int | None:
+    """The engine's own ``prefix_cache_retention_interval``."""
+    return surface().retention_tokens(kv_cache_config, vllm_config)
 
 
-def boundary_offers(
-    scheduler_output: "SchedulerOutput",
-) -> Iterable[tuple[str, list[tuple[int, int, int]]]]:
+def step_tables(table: GroupTable) -> StepTables:
+    """Where block tables are read from, step by step."""
+    return surface().step_tables(table)
+
+
+def boundary_offers(scheduler_output: "SchedulerOutput") -> BoundaryOffers:
     """Per request: ``(group_id, block_id, boundary_tokens)`` of states written this step."""
-    state = scheduler_output.kv_connector_block_state
-    return () if state is None else state.boundary_state_offloads.items()
+    return surface().boundary_offers(scheduler_output)
 
 
 def preempted(scheduler_output: "SchedulerOutput") -> Iterable[str]:

@@ -1,8 +1,8 @@
 """The converter: vLLM's ``KVCacheConfig`` and registered tensors -> our group table.
 
-Which groups take part is vLLM's own word (``prefix_cacheable_group_ids``,
-``enable_kv_transfer``), never a guess from a class name: a scratch ring is left
-out bare or inside a uniform-type wrapper alike.
+Which groups take part is the engine's own word (``adapters/surface.py``), never
+a guess from a class name: a scratch ring is left out bare or inside a
+uniform-type wrapper alike.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,7 +17,6 @@ from vllm.v1.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
-    iter_layer_specs,
 )
 
 from lmc_grouped.adapters import engine
@@ -46,13 +45,14 @@ def build_group_table(
         GroupTableError: a group of a kind that cannot be stored, with its id.
     """
     stored, excluded = [], []
-    cacheable = set(kv_cache_config.prefix_cacheable_group_ids)
+    words = engine.surface()
+    cacheable = words.cacheable_group_ids(kv_cache_config)
     for group_id, group in enumerate(kv_cache_config.kv_cache_groups):
         reason = _reason_to_leave_out(group, group_id in cacheable)
         if reason:
             excluded.append(ExcludedGroup(group_id, reason))
             continue
-        leaves = iter_layer_specs(group.kv_cache_spec)
+        leaves = words.leaves(group.kv_cache_spec)
         kind = _kind(group_id, leaves)
         layers = owned_layers(kv_cache_config, group)
         stored.append(
@@ -76,7 +76,7 @@ def build_group_table(
 
 def owned_layers(kv_cache_config: KVCacheConfig, group: KVCacheGroupSpec) -> list[str]:
     """The group's layers that own memory; a layer that aliases another's cache does not."""
-    owned = {name for tensor in kv_cache_config.kv_cache_tensors for name in tensor.layers}
+    owned = engine.surface().owned_layers(kv_cache_config)
     return [name for name in group.layer_names if name in owned]
 
 
@@ -162,7 +162,7 @@ def byte_view(tensor: torch.Tensor, num_blocks: int, where: str) -> torch.Tensor
 
 
 def _reason_to_leave_out(group: KVCacheGroupSpec, is_cacheable: bool) -> str | None:
-    if not group.enable_kv_transfer:
+    if not engine.surface().is_transferred(group):
         return "the engine rebuilds it after a load (enable_kv_transfer=False)"
     if not is_cacheable:
         return "scratch: not prefix-cacheable"
@@ -188,7 +188,7 @@ def _leaf_kind(group_id: int, spec: KVCacheSpec) -> Kind:
         return Kind.RECURRENT
     if isinstance(spec, SlidingWindowSpec):
         return Kind.WINDOW
-    if isinstance(spec, FullAttentionSpec):
+    if isinstance(spec, FullAttentionSpec) and not engine.surface().recycles_blocks(spec):
         return Kind.FULL
     raise GroupTableError(
         f"group {group_id}: a cache of type {type(spec).__name__} cannot be stored; "
@@ -197,7 +197,7 @@ def _leaf_kind(group_id: int, spec: KVCacheSpec) -> Kind:
 
 
 def _window_tokens(leaves: Collection[KVCacheSpec]) -> int:
-    return max(leaf.sliding_window + leaf.extra_retained_tokens for leaf in leaves)
+    return max(engine.surface().window_tokens(leaf) for leaf in leaves)
 
 
 def _layer_page_bytes(group: KVCacheGroupSpec, layer: str) -> int:

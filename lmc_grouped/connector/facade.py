@@ -1,4 +1,4 @@
-"""``LMCacheConnectorV1``: the class vLLM loads, which only delegates."""
+"""``LMCacheConnectorV1``: the class the engine loads, which only delegates."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorRole,
-    KVConnectorTransferResults,
     SupportsHMA,
 )
 
-from lmc_grouped.adapters import engine
+from lmc_grouped.adapters import engine, hooks
+from lmc_grouped.adapters.device_blocks import DeviceBlocks
 from lmc_grouped.connector.messages import RankReport, StepMetadata, StepReport
 from lmc_grouped.connector.metrics import GroupedPromMetrics, GroupedStats
 from lmc_grouped.connector.scheduler import SchedulerHalf
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-class LMCacheConnectorV1(KVConnectorBase_V1, SupportsHMA):
-    """LMCache's connector, aware of vLLM's KV-cache groups.
+class LMCacheConnectorV1(*hooks.bases(), KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+    """LMCache's connector, aware of the engine's KV-cache groups.
 
-    vLLM makes one for its scheduler and one for each worker; each holds the
+    The engine makes one for its scheduler and one for each worker; each holds the
     half its role needs. Loads are always asynchronous: a synchronous load would
     restore a stale recurrent state, and could not report its failure.
     """
@@ -70,13 +70,11 @@ class LMCacheConnectorV1(KVConnectorBase_V1, SupportsHMA):
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         """The engine's block pool exists now."""
-        self._scheduler.bind_device_blocks(engine.DeviceBlocks(gpu_block_pool))
+        self._scheduler.bind_device_blocks(DeviceBlocks(gpu_block_pool))
 
-    def set_xfer_handshake_metadata_pp_aware(
-        self, metadata: Mapping[tuple[int, int], RankReport]
-    ) -> None:
+    def accept_ranks(self, reports: Mapping[tuple[int, int], RankReport]) -> None:
         """All workers have registered: compare their tables, open the pools."""
-        self._scheduler.accept_ranks(metadata)
+        self._scheduler.accept_ranks(reports)
 
     def get_num_new_matched_tokens(
         self, request: "Request", num_computed_tokens: int
@@ -137,6 +135,8 @@ class LMCacheConnectorV1(KVConnectorBase_V1, SupportsHMA):
         step = self._step()
         self._worker.run_loads(step)
         self._worker.run_moves(step)
+        if not step.has_forward:
+            self._end(step)  # not every engine calls `wait_for_save` then
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Nothing to wait for: loads never run beside a forward pass that reads them."""
@@ -147,15 +147,14 @@ class LMCacheConnectorV1(KVConnectorBase_V1, SupportsHMA):
         """Nothing per layer: a page is copied whole, after the forward pass."""
 
     def wait_for_save(self) -> None:
-        """Carry out this step's stores, and begin what the disk has to do."""
+        """The forward pass has been run."""
         step = self._step()
-        self._worker.run_stores(step)
-        self._worker.run_disk(step)
+        if step.has_forward:
+            self._end(step)
 
-    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        """Loads that are over; a failed one is in both sets."""
-        received, failed = self._worker.take_receives()
-        return KVConnectorTransferResults(finished_recving=received, failed_recving=failed)
+    def take_receives(self) -> hooks.Receives:
+        """Loads that are over."""
+        return self._worker.take_receives()
 
     def build_connector_worker_meta(self) -> StepReport | None:
         """This rank's acknowledgements."""
@@ -165,6 +164,11 @@ class LMCacheConnectorV1(KVConnectorBase_V1, SupportsHMA):
         """The worker ends: finish what was accepted for the disk."""
         if self.worker_half:
             self.worker_half.close()
+
+    def _end(self, step: StepMetadata) -> None:
+        """Carry out the step's stores, and begin what the disk has to do."""
+        self._worker.run_stores(step)
+        self._worker.run_disk(step)
 
     def _step(self) -> StepMetadata:
         step = self._get_connector_metadata()

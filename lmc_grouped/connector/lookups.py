@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
 from lmc_grouped.adapters import engine
@@ -107,10 +108,24 @@ class Lookups:
             if tier.disk and self._writes_on:
                 tier.disk.writes.offer(refs)
         else:
-            refs, pages = [], []
+            refs, pages = [], self._given_blocks(block_ids, external_tokens)
         self._queued.append(Operation(operation_id, request.request_id, tuple(pages), refused))
         self._loading[operation_id] = _Load(request.request_id, tuple(refs))
         self.drop_promise(state)
+
+    def _given_blocks(
+        self, block_ids: Sequence[Sequence[int]], external_tokens: int
+    ) -> list[GroupPages]:
+        """The blocks that the engine gave for a load, and to nobody else.
+
+        Nothing is allocated beyond an asynchronous load, so they end the tables.
+        """
+        pages = []
+        for group in self._tier.table.groups:
+            blocks = block_ids[group.group_id][-ceil(external_tokens / group.span_tokens) :]
+            given = [block for block in blocks if block != NULL_BLOCK]
+            pages.append(GroupPages(group.group_id, given, []))
+        return pages
 
     def take_loads(self) -> list[Operation]:
         """The loads planned since the last step."""

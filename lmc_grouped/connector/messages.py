@@ -32,7 +32,8 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
     request_id: str
     pages: tuple[GroupPages, ...]
     refused: str | None = None
-    """For a load that cannot be carried out: why. Workers report it as failed."""
+    """For a load that cannot be carried out: why. Workers report it as failed, and the
+    blocks of ``pages``, which have no slots then."""
 
 
 class GroupMoves(msgspec.Struct, frozen=True, array_like=True):
@@ -76,6 +77,8 @@ class StepMetadata(KVConnectorMetadata):
     moves: list[MoveOperation] = field(default_factory=list)
     disk_writes: list[DiskOperation] = field(default_factory=list)
     disk_reads: list[DiskOperation] = field(default_factory=list)
+    has_forward: bool = True
+    """Whether tokens are computed in the step; without, not every engine says that it is over."""
     disk_epoch: int = 0
     """Grows when everything on disk is to be forgotten, before this step's operations."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lmc_grouped.adapters import engine
+from lmc_grouped.adapters.device_blocks import DeviceBlocks
 from lmc_grouped.connector.acknowledgements import Acknowledgements
 from lmc_grouped.connector.balance import Balance
 from lmc_grouped.connector.disk import DiskHalf
@@ -49,7 +50,7 @@ class SchedulerHalf:
         self._acknowledged = Acknowledgements(self.tier.world_size)
         self._failures: dict[int, str] = {}
 
-    def bind_device_blocks(self, device_blocks: engine.DeviceBlocks) -> None:
+    def bind_device_blocks(self, device_blocks: DeviceBlocks) -> None:
         """The engine's block pool exists now."""
         self.stores = StorePlanner(self.tier, device_blocks)
 
@@ -58,7 +59,14 @@ class SchedulerHalf:
 
         Raises:
             GroupTableError: the ranks and the scheduler do not see the same groups.
+            EngineError: a rank is missing.
         """
+        if len(reports) < self.tier.world_size:
+            raise engine.EngineError(
+                f"{len(reports)} of {self.tier.world_size} workers reported their KV-cache groups: "
+                f"{sorted(reports)} as (pipeline stage, tensor-parallel rank); an engine that "
+                "names workers by the rank only cannot serve pipeline stages with this connector"
+            )
         plan = agree(self.tier.table, reports)
         rank_tables = [GroupTable.from_json(report.table_json) for report in reports.values()]
         # Only a rank knows its page bytes: the scheduler's specs are unwrapped copies.
@@ -97,7 +105,7 @@ class SchedulerHalf:
         if not self.tier.is_open:
             raise engine.EngineError(
                 "no worker has reported its KV-cache groups: this engine never passed on "
-                "get_handshake_metadata(); serve with vLLM 0.30 to 0.33"
+                f"get_handshake_metadata(); serve with {engine.SERVED}"
             )
         if not self._loads_on or not self.tier.table.groups:
             return 0
@@ -126,7 +134,8 @@ class SchedulerHalf:
         stores = []
         if self.stores and self._stores_on and self.tier.table.groups:
             stores = self.stores.plan_step(scheduler_output)
-        step = StepMetadata(loads=self.lookups.take_loads(), stores=stores)
+        has_forward = bool(scheduler_output.num_scheduled_tokens)
+        step = StepMetadata(self.lookups.take_loads(), stores, has_forward=has_forward)
         if self.tier.disk:
             # Before the moves: a page that is being written stays where it is.
             self.tier.disk.fill(step)

@@ -80,7 +80,7 @@ def prepare(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Setu
         drafter_groups=engine.drafter_groups(kv_cache_config, vllm_config),
     )
     lmcache_config.check_scratch(table, settings)
-    engine_retention = kv_cache_config.prefix_cache_retention_interval
+    engine_retention = engine.retention_tokens(kv_cache_config, vllm_config)
     is_sparse = engine_retention is not None
     table = lmcache_config.with_chunks(table, settings.chunk_tokens, is_sparse=is_sparse)
     check_recurrent(table)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmc_grouped.adapters import engine
+from lmc_grouped.adapters.device_blocks import DeviceBlocks
 from lmc_grouped.connector.messages import GroupPages, Operation
 from lmc_grouped.connector.requests import RequestState, StateOffer, Tier
 from lmc_grouped.core.groups import Kind
@@ -28,15 +29,17 @@ class _Store:
 class StorePlanner:
     """Plans store operations from block tables and from handed-off states."""
 
-    def __init__(self, tier: Tier, device_blocks: engine.DeviceBlocks) -> None:
+    def __init__(self, tier: Tier, device_blocks: DeviceBlocks) -> None:
         self._tier = tier
         self._device_blocks = device_blocks
+        self._tables = engine.step_tables(tier.table)
         self._storing: dict[int, _Store] = {}
         self._recurrent = {g.group_id for g in tier.table.groups if g.kind is Kind.RECURRENT}
 
     def plan_step(self, scheduler_output: "SchedulerOutput") -> list[Operation]:
         """The stores of this step, to be copied after its forward pass."""
         operations: list[Operation] = []
+        self._tables.update(scheduler_output)
         for request_id in engine.preempted(scheduler_output):
             state = self._tier.requests.get(request_id)
             if state is not None:
@@ -44,7 +47,7 @@ class StorePlanner:
         for request_id, new_tokens in scheduler_output.num_scheduled_tokens.items():
             state = self._tier.requests.get(request_id)
             if state is not None:
-                operation = self._plan_tables(scheduler_output, state, new_tokens)
+                operation = self._plan_tables(state, new_tokens)
                 operations += [operation] if operation else []
         self._take_offers(scheduler_output)
         for state in self._tier.requests.values():
@@ -94,13 +97,11 @@ class StorePlanner:
         computed = request.num_computed_tokens + new_tokens
         return min(computed, request.num_tokens, state.prefix.hashed_tokens)
 
-    def _plan_tables(
-        self, scheduler_output: "SchedulerOutput", state: RequestState, new_tokens: int
-    ) -> Operation | None:
+    def _plan_tables(self, state: RequestState, new_tokens: int) -> Operation | None:
         computed = self._computed_tokens(state, new_tokens)
         if not state.writer.is_due(computed):
             return None
-        tables = engine.block_tables(scheduler_output, state.request.request_id)
+        tables = self._tables.get(state.request)
         if tables is None:
             return None
         junction = engine.junction(state.request)

@@ -7,6 +7,7 @@ import msgspec
 import torch
 
 from lmc_grouped.adapters import namespace, vllm_groups
+from lmc_grouped.adapters.hooks import Receives
 from lmc_grouped.adapters.lmcache_config import DiskSettings
 from lmc_grouped.connector.messages import Operation, RankReport, StepMetadata, StepReport
 from lmc_grouped.connector.rank_disk import RankDisk
@@ -37,8 +38,7 @@ class WorkerHalf:
         self.copiers: dict[int, PageCopier] = {}
         self.disk: RankDisk | None = None
         self._report = StepReport()
-        self._received: set[str] = set()
-        self._failed: set[str] = set()
+        self._receives = Receives()
 
     def register(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
         """The engine's cache exists now: size the pools and map them.
@@ -85,10 +85,12 @@ class WorkerHalf:
         for operation in step.loads:
             failure = operation.refused or self._run(operation, PageCopier.load)
             self._report.loaded[operation.operation_id] = 1
-            self._received.add(operation.request_id)
+            self._receives.requests.add(operation.request_id)
             if failure is not None:
                 self._report.failures[operation.operation_id] = failure
-                self._failed.add(operation.request_id)
+                self._receives.failed.add(operation.request_id)
+                for pages in operation.pages:
+                    self._receives.failed_blocks.update(pages.block_ids)
 
     def run_moves(self, step: StepMetadata) -> None:
         """Copy this step's moves within the pools."""
@@ -118,11 +120,10 @@ class WorkerHalf:
         if self.disk is not None:
             self.disk.close()
 
-    def take_receives(self) -> tuple[set[str], set[str]]:
-        """Requests whose load is over, and those among them whose load failed."""
-        received, failed = self._received, self._failed
-        self._received, self._failed = set(), set()
-        return received, failed
+    def take_receives(self) -> Receives:
+        """Loads that are over since the last call."""
+        receives, self._receives = self._receives, Receives()
+        return receives
 
     def take_report(self) -> StepReport | None:
         """This rank's acknowledgements since the last call."""

@@ -5,11 +5,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.kv_cache_interface import KVCacheGroupSpec
 
 from lmc_grouped.adapters import engine
-from lmc_grouped.adapters.engine import DeviceBlocks, EngineError
+from lmc_grouped.adapters import surface as surfaces
+from lmc_grouped.adapters.engine import EngineError
+from lmc_grouped.adapters.surface_revolta import RevoltaSurface
 from tests.factories import full, recurrent, table_of
 from tests.specs import (
     cache_config,
@@ -33,6 +34,25 @@ def test_an_engine_that_is_too_old_is_named_with_the_version_needed(version):
 @pytest.mark.parametrize("version", ["0.30.0", "0.32.0+cpu", "0.33.1.dev9+gabc", "1.0.0"])
 def test_an_engine_that_is_new_enough_passes(version):
     engine.check_version(version)
+
+
+def test_an_engine_with_the_names_of_revolta_passes_whatever_it_counts(monkeypatch):
+    monkeypatch.setattr(surfaces, "detect", RevoltaSurface)
+    engine.check_version("0.1.4")
+    assert engine.surface().name == "ReVolta"
+
+
+@pytest.mark.parametrize("version", ["0.35.0", "dev"])
+def test_an_engine_with_the_names_of_none_is_refused_with_those_it_would_need(version, monkeypatch):
+    monkeypatch.setattr(surfaces, "detect", lambda: None)
+    with pytest.raises(EngineError, match=r"neither vLLM's kv_connector_block_state .*ReVolta"):
+        engine.check_version(version)
+
+
+def test_an_old_engine_with_the_names_of_none_is_too_old(monkeypatch):
+    monkeypatch.setattr(surfaces, "detect", lambda: None)
+    with pytest.raises(EngineError, match=r"vLLM 0\.28\.0 is too old"):
+        engine.check_version("0.28.0")
 
 
 def test_the_installed_engine_passes():
@@ -126,28 +146,6 @@ def test_a14_a_drafter_without_a_mark_does_not_make_every_group_a_drafters():
     assert found == frozenset({0})
 
 
-def test_device_blocks_are_pinned_and_let_go_in_the_engines_own_pool():
-    pool = BlockPool(64, enable_caching=False, hash_block_size=16)
-    blocks = DeviceBlocks(pool)
-    (block,) = pool.get_new_blocks(1)
-    free = pool.get_num_free_blocks()
-    blocks.pin(block.block_id)
-    pool.free_blocks([block])
-    assert pool.get_num_free_blocks() == free
-    blocks.unpin(block.block_id)
-    assert pool.get_num_free_blocks() == free + 1
-
-
-def test_device_blocks_are_scarce_below_a_sixteenth():
-    pool = BlockPool(64, enable_caching=False, hash_block_size=16)
-    blocks = DeviceBlocks(pool)
-    assert not blocks.is_scarce()
-    pool.get_new_blocks(63 - 4)
-    assert not blocks.is_scarce()
-    pool.get_new_blocks(1)
-    assert blocks.is_scarce()
-
-
 def test_a_junction_is_recorded_only_where_the_engine_has_the_field():
     request = SimpleNamespace(shared_prefix_boundary=None)
     assert engine.record_junction(request, 48)
@@ -155,12 +153,6 @@ def test_a_junction_is_recorded_only_where_the_engine_has_the_field():
     engine.record_junction(request, 32)
     assert request.shared_prefix_boundary == 48
     assert not engine.record_junction(SimpleNamespace(), 48)
-
-
-def test_a_step_without_block_state_has_no_tables_and_no_offers():
-    output = SimpleNamespace(kv_connector_block_state=None)
-    assert engine.block_tables(output, "r") is None
-    assert list(engine.boundary_offers(output)) == []
 
 
 def test_the_block_size_is_judged_by_the_recurrent_groups():

@@ -9,6 +9,7 @@ from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
     KVCacheGroupSpec,
+    RSWASpec,
     SlidingWindowMLASpec,
     UniformTypeKVCacheSpecs,
 )
@@ -213,6 +214,10 @@ UNKNOWN = {
     ),
     "CrossAttentionSpec": CrossAttentionSpec(
         block_size=16, num_kv_heads=1, head_size=1, dtype=torch.float16
+    ),
+    # Full attention by its class, but blocks of generated tokens are let go.
+    "RSWASpec": RSWASpec(
+        block_size=16, num_kv_heads=1, head_size=1, dtype=torch.float16, rswa_window=64
     ),
 }
 

@@ -6,6 +6,7 @@ bytes that follow from the group, the layer and the chained block hash. So a
 restored page can be compared with what it must hold.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -120,6 +121,8 @@ class ScriptedEngine:
         self.tables: dict[str, list[list[int]]] = {}
         self.failing: set[tuple[int, int]] = set()
         """(rank, group_id) whose copies fail: their blocks are out of range."""
+        self.ends_only_forwards = False
+        """As vLLM 0.30 and ReVolta: ``wait_for_save`` is not called where nothing is computed."""
         self.spared: set[str] = set()
         """Requests whose copies never fail."""
 
@@ -303,7 +306,8 @@ class ScriptedEngine:
             worker.start_load_kv(None)
             for request, new in scheduled.items():
                 self._write_pages(rank, request, request.num_computed_tokens + new)
-            worker.wait_for_save()
+            if scheduled or not self.ends_only_forwards:
+                worker.wait_for_save()
             transfers = worker.get_transfer_results(set())
             result.received |= transfers.finished_recving
             result.failed |= transfers.failed_recving
@@ -377,13 +381,11 @@ class ScriptedEngine:
 
     def _for_rank(self, rank: int, metadata: StepMetadata) -> StepMetadata:
         groups = {group_id for failing_rank, group_id in self.failing if failing_rank == rank}
-        return StepMetadata(
+        return dataclasses.replace(
+            metadata,
             loads=[self._spoilt(operation, groups) for operation in metadata.loads],
             stores=[self._spoilt(operation, groups) for operation in metadata.stores],
             moves=[self._spoilt_move(operation, groups) for operation in metadata.moves],
-            disk_writes=metadata.disk_writes,
-            disk_reads=metadata.disk_reads,
-            disk_epoch=metadata.disk_epoch,
         )
 
     def _spoilt_move(self, operation: MoveOperation, group_ids: set[int]) -> MoveOperation:

@@ -42,6 +42,14 @@ def test_a_prefix_comes_back_after_a_restart(start, world_size, partition):
     assert again.nothing_is_held()
 
 
+def test_a_prefix_is_read_by_engines_that_end_only_steps_which_compute(start):
+    start().store("first", 100)
+    again = start()
+    again.ends_only_forwards = True
+    assert again.restore("second", 100) == 96
+    assert again.nothing_is_held()
+
+
 def test_a_prefix_comes_back_after_host_memory_was_flooded(start):
     engine = start(units=8)
     engine.store("first", 100)

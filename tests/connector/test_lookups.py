@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lmc_grouped.connector.messages import GroupPages, Operation, StepMetadata
 from lmc_grouped.core.hits import needed_pages
 from tests.connector.scripted import RequestWithoutJunction, ScriptedEngine
 from tests.specs import full_spec, ring_spec, state_spec, window_spec
@@ -254,6 +255,30 @@ def test_a_group_that_got_no_block_for_a_needed_page_is_a_failed_receive():
     result = engine.step()
     assert result.failed == {"r"}
     assert "group 2 got no block for page 5" in result.metadata.loads[0].refused
+
+
+def test_a_refused_load_names_the_blocks_that_were_given_for_it():
+    engine = with_prefix()
+    request = engine.request("r", 100)
+    engine.allocate(request, 64, local=32)  # without a lookup
+    result = engine.step()
+    assert result.failed == {"r"}
+    attention, _, state = engine.tables["r"]
+    (load,) = result.metadata.loads
+    given = {pages.group_id: pages.block_ids for pages in load.pages}
+    assert given == {0: attention[2:6], 2: state[5:6]}
+    assert all(not pages.slots for pages in load.pages)
+
+
+def test_a_worker_that_fails_a_load_names_its_blocks():
+    engine = with_prefix()
+    (worker,) = engine.workers
+    blocks = [GroupPages(0, [5, 6], [10**9, 10**9]), GroupPages(2, [7], [0])]
+    worker.worker_half.run_loads(StepMetadata(loads=[Operation(77, "r", tuple(blocks))]))
+    receives = worker.take_receives()
+    assert (receives.requests, receives.failed) == ({"r"}, {"r"})
+    assert receives.failed_blocks == {5, 6, 7}
+    assert worker.take_receives().failed_blocks == set()
 
 
 def test_blocks_below_the_window_are_filled_too_because_the_engine_publishes_them():

@@ -56,6 +56,12 @@ def test_a_rank_with_another_table_stops_the_scheduler_half():
         half.accept_ranks({(0, 0): other.rank_report()})
 
 
+def test_ranks_that_did_not_report_stop_the_scheduler_half():
+    engine = ScriptedEngine(full_spec(), world_size=2)
+    with pytest.raises(EngineError, match=r"1 of 2 workers reported .*\[\(0, 0\)\]"):
+        engine.half.accept_ranks({(0, 0): engine.workers[0].get_handshake_metadata()})
+
+
 def test_a_lookup_before_any_rank_has_reported_is_an_error():
     request = ScriptedEngine(full_spec()).request("r", 40)
     config = cache_config(full_spec())

@@ -199,6 +199,19 @@ def test_an_offer_without_room_stays_pinned_and_is_stored_when_there_is_room():
     assert engine.ask(engine.request("s", 20, prompt="q")) == 16
 
 
+def test_a_store_of_a_step_that_computes_nothing_is_carried_out_by_every_engine():
+    engine = full_state_pool()
+    engine.ends_only_forwards = True
+    request = engine.request("r", 40, prompt="q")
+    engine.start(request)
+    engine.compute(request, 16)
+    engine.index.release("reader")
+    block = engine.tables["r"][2][0]
+    assert stored_blocks(engine.step()) == {2: [block]}
+    assert engine.held_slots()[2] == 0, "the store has ended"
+    assert engine.ask(engine.request("s", 20, prompt="q")) == 16
+
+
 def test_an_offer_whose_page_another_request_stored_meanwhile_is_let_go():
     engine = full_state_pool()
     twins = [engine.request(name, 40, prompt="q") for name in ("one", "two")]
