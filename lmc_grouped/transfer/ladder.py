@@ -33,6 +33,10 @@ class DeviceFacts:
     """As ``cuDriverGetVersion`` has it: 12080 is 12.8. ``None``: no CUDA driver answered."""
     kernel_missing: str | None = "no gather kernel was loaded"
     """Why there is no gather kernel for this device; ``None`` where there is one."""
+    has_host_addresses: bool = True
+    """Whether the device finds registered host memory at the host's own addresses. Not so under
+    WSL2, where a batch with them fails on the device
+    (https://github.com/sgl-project/sglang/issues/40232)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,10 @@ def refusal(rung: str, facts: DeviceFacts) -> str | None:
         return None
     if facts.driver_version is None:
         return "no CUDA driver (libcuda.so.1) answered"
+    if rung in (BATCH, KERNEL) and not facts.has_host_addresses:
+        return (
+            "this device has registered host memory at other addresses than the host (as in WSL2)"
+        )
     if rung == BATCH and facts.driver_version < BATCH_DRIVER:
         return (
             f"the driver has CUDA {version_text(facts.driver_version)}, and cuMemcpyBatchAsync "
