@@ -109,8 +109,10 @@ def refusal(rung: str, facts: DeviceFacts) -> str | None:
     needed = CPU if rung == CPU else "cuda"
     if facts.type != needed:
         return f"the engine's cache is on a {facts.type} device"
-    if rung == CPU:
-        return None
+    return None if rung == CPU else _refusal_on_cuda(rung, facts)
+
+
+def _refusal_on_cuda(rung: str, facts: DeviceFacts) -> str | None:
     if facts.driver_version is None:
         return "no CUDA driver (libcuda.so.1) answered"
     if rung in (BATCH, KERNEL) and not facts.has_host_addresses:
