@@ -116,6 +116,16 @@ def test_a_budget_below_one_page_of_every_group_stops_the_worker():
         ScriptedEngine(full_spec(), state_spec(), budget_bytes=100)
 
 
+@pytest.mark.parametrize("value", ["fast", "", 5, None, ["batch"]])
+def test_a_way_of_copying_that_does_not_exist_stops_both_halves(value):
+    config = engine_config(extra={"lmc_grouped.transfer": value})
+    for half in (SchedulerHalf, WorkerHalf):
+        with pytest.raises(
+            ConfigError, match=r"lmc_grouped\.transfer is .*; allowed are auto and,"
+        ):
+            half(config, cache_config(full_spec()))
+
+
 def test_an_unknown_extra_key_stops_both_halves():
     config = engine_config(extra={"cpu_group_partitions": "auto"})
     for half in (SchedulerHalf, WorkerHalf):
