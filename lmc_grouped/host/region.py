@@ -110,7 +110,7 @@ class HostRegion:
         *,
         piece_bytes: int = PIECE_BYTES,
         lock_path: Path | None = None,
-    ) -> None:
+    ) -> list[int]:
         """Have the driver page-lock all of it, so that a device can copy by itself.
 
         Args:
@@ -119,6 +119,9 @@ class HostRegion:
             piece_bytes: given to the driver in one call, at most 64 GiB.
             lock_path: where other processes wait meanwhile; default: one per user
                 in the directory for temporary files.
+
+        Returns:
+            Where the pieces begin; a copy must not reach over one of these addresses.
 
         Raises:
             PinningError: the driver refused; nothing is pinned. Start-up has to end
@@ -130,6 +133,7 @@ class HostRegion:
             self.name, self.address, self.layout.pieces(piece_bytes), registrar,
             rank=rank, lock_path=lock_path,
         )  # fmt: skip
+        return [self.address + piece.offset_bytes for piece in self.pinned.pieces]
 
     def close(self) -> None:
         """Unpin what is pinned; the memory itself stays as long as its pools are in use."""

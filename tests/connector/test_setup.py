@@ -92,6 +92,8 @@ def test_start_up_prints_one_line_per_group_and_one_for_the_total(our_log):
     specs = full_spec(32), ring_spec(8), state_spec(32, state_bytes=64)
     ScriptedEngine(*specs, units=5, max_model_tokens=64)
     assert our_lines(our_log) == [
+        "lmc_grouped group 0: copied by cpu (the engine's cache is in host memory)",
+        "lmc_grouped group 2: copied by cpu (the engine's cache is in host memory)",
         "lmc_grouped group 1: not stored (scratch: not prefix-cacheable)",
         "lmc_grouped group 0: full, 1 layers, page 128 bytes, 5 slots of 32 tokens, 160 tokens",
         "lmc_grouped group 2: recurrent, 1 layers, page 64 bytes, 5 slots of 32 tokens, 160 tokens",
