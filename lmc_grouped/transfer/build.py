@@ -125,8 +125,7 @@ class Transfers:
         staged = [i for i, choice in self.choices.items() if choice.rung == STAGED]
         size_bytes = max(STAGING_BYTES, *(self._plans[i].page_bytes for i in staged))
         stores, loads = (
-            Staging(device.memory(size_bytes), stream, device.work(stream))
-            for stream in (streams.stores, streams.loads)
+            device.staging(stream, size_bytes) for stream in (streams.stores, streams.loads)
         )
         has_batches = refusal(BATCH, device.facts) is None
         return stores, loads, SUBMIT[BATCH if has_batches else RUNS]

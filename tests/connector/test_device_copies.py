@@ -3,17 +3,14 @@
 from collections.abc import Callable
 
 import pytest
-import torch
 
 from lmc_grouped.connector import worker
 from lmc_grouped.host.pinning import PinningError
 from lmc_grouped.transfer.build import Transfers, Views
-from lmc_grouped.transfer.cuda.device import CudaDevice, device_facts
-from lmc_grouped.transfer.cuda.driver import Driver
 from lmc_grouped.transfer.ladder import LadderError
 from tests.connector.scripted import ScriptedEngine
 from tests.specs import full_spec, ring_spec, state_spec, window_spec
-from tests.transfer.cuda.lab import FakeTorch
+from tests.transfer.cuda.lab import fake_device
 from tests.transfer.fake_cuda import FakeCuda
 
 SPECS = (full_spec(32), window_spec(16, 40), ring_spec(), state_spec(64, state_bytes=200))
@@ -31,18 +28,7 @@ def fake() -> FakeCuda:
 def on_device(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> NewEngine:
     """Makes engines whose caches lie on the fake's device, copied by the way that is named."""
 
-    def new_memory(size_bytes: int) -> torch.Tensor:
-        memory = torch.empty(size_bytes, dtype=torch.uint8)
-        fake.device(memory)
-        return memory
-
-    device = CudaDevice(
-        driver := Driver(fake),
-        device_facts(driver, 0),
-        compute=lambda: 0,
-        work=lambda stream: FakeTorch(fake, stream),
-        memory=new_memory,
-    )
+    device = fake_device(fake)
 
     def of(views: Views, forced: str | None) -> Transfers:
         for layers in views.values():

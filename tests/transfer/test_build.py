@@ -1,6 +1,7 @@
 """Each group of a worker gets its way of copying, on whatever device the cache lies."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from lmc_grouped.transfer.copies import TransferError
 from lmc_grouped.transfer.cuda.device import CudaDevice, device_facts, open_device
 from lmc_grouped.transfer.cuda.driver import Driver
 from lmc_grouped.transfer.cuda.staged import STAGING_BYTES
+from lmc_grouped.transfer.cuda.torch_work import ID_ROOM
 from lmc_grouped.transfer.ladder import DeviceFacts, LadderError
 from lmc_grouped.transfer.pages import PageCopier
-from tests.transfer.cuda.lab import FakeTorch
+from tests.transfer.cuda.lab import fake_device
 from tests.transfer.fake_cuda import FakeCuda
 
 LONG, SHORT, NONE = 0, 2, 5
@@ -34,23 +36,16 @@ class Device:
 
     def __init__(self, views: dict[int, list[torch.Tensor]], **settings: object) -> None:
         self.fake = FakeCuda(**settings)
-        self.asked_bytes: list[int] = []
-        driver = Driver(self.fake)
         for layers in views.values():
             self.fake.device(*layers)
-        self.device = CudaDevice(
-            driver,
-            device_facts(driver, 0),
-            compute=lambda: 0,
-            work=lambda stream: FakeTorch(self.fake, stream),
-            memory=self._memory,
-        )
+        made = fake_device(self.fake)
+        self.asked_bytes: list[int] = []
 
-    def _memory(self, size_bytes: int) -> torch.Tensor:
-        self.asked_bytes.append(size_bytes)
-        memory = torch.empty(size_bytes, dtype=torch.uint8)
-        self.fake.device(memory)
-        return memory
+        def memory(size_bytes: int) -> torch.Tensor:
+            self.asked_bytes.append(size_bytes)
+            return made.memory(size_bytes)
+
+        self.device = replace(made, memory=memory)
 
 
 def new_pools(views: dict[int, list[torch.Tensor]]) -> dict[int, np.ndarray]:
@@ -145,12 +140,12 @@ def test_staging_is_made_once_for_each_direction_and_holds_the_largest_page():
     }
     device = Device(views)
     transfers = Transfers(views, None, device.device)
-    assert device.asked_bytes == [STAGING_BYTES, STAGING_BYTES]
+    assert device.asked_bytes == [8 * ID_ROOM, STAGING_BYTES] * 2
     assert names(transfers) == {1: "staged", 2: "staged"}
     large = {1: [torch.zeros(1, STAGING_BYTES // 4096 + 1, 4097, dtype=torch.uint8)[..., :4096]]}
     device = Device(large)
     Transfers(large, None, device.device)
-    assert device.asked_bytes == [STAGING_BYTES + 4096] * 2
+    assert device.asked_bytes == [8 * ID_ROOM, STAGING_BYTES + 4096] * 2
     device = Device(new_views())
     Transfers(new_views(), "runs", device.device)
     assert device.asked_bytes == []

@@ -8,8 +8,9 @@ import torch
 from lmc_grouped.transfer.copies import TransferError
 from lmc_grouped.transfer.cuda import abi
 from lmc_grouped.transfer.cuda.driver import Driver
-from lmc_grouped.transfer.cuda.staged import TorchOnStream, TorchWork
+from lmc_grouped.transfer.cuda.staged import Staging
 from lmc_grouped.transfer.cuda.stream import CopyStream
+from lmc_grouped.transfer.cuda.torch_work import ID_ROOM, IdRing, Run, on_stream
 from lmc_grouped.transfer.ladder import DeviceFacts
 
 
@@ -21,9 +22,18 @@ class CudaDevice:
     facts: DeviceFacts
     compute: Callable[[], int]
     """The stream that the engine submits to at the moment of the call."""
-    work: Callable[[CopyStream], TorchWork]
+    run_on: Callable[[CopyStream], Run]
     memory: Callable[[int], torch.Tensor]
     """``uint8`` ``[bytes]`` on the device."""
+    pinned_memory: Callable[[int], torch.Tensor]
+    """``uint8`` ``[bytes]`` on the host, page-locked."""
+
+    def staging(self, stream: CopyStream, size_bytes: int) -> Staging:
+        """Room for pages that are gathered or scattered on a stream."""
+        run = self.run_on(stream)
+        host, device = (make(8 * ID_ROOM) for make in (self.pinned_memory, self.memory))
+        ids = IdRing(host.view(torch.int64), device.view(torch.int64), run, stream.wait)
+        return Staging(self.memory(size_bytes), stream, run, ids)
 
 
 def open_device(device: torch.device) -> CudaDevice | DeviceFacts:
@@ -42,8 +52,11 @@ def open_device(device: torch.device) -> CudaDevice | DeviceFacts:
         driver,
         facts,
         compute=lambda: torch.cuda.current_stream(device).cuda_stream,
-        work=lambda stream: TorchOnStream(stream, device),
+        run_on=lambda stream: on_stream(stream, device),
         memory=lambda size_bytes: torch.empty(size_bytes, dtype=torch.uint8, device=device),
+        pinned_memory=lambda size_bytes: torch.empty(
+            size_bytes, dtype=torch.uint8, pin_memory=True
+        ),
     )
 
 

@@ -5,10 +5,10 @@ pages go straight to their slots: the pool is page-locked, so a host buffer betw
 would only cost the host another copy.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from lmc_grouped.transfer.cuda.merging import merge
 from lmc_grouped.transfer.cuda.pinned import check_borders, check_pinned
 from lmc_grouped.transfer.cuda.stream import CopyStream, EventTicket
 from lmc_grouped.transfer.cuda.submit import Directed, Submit
+from lmc_grouped.transfer.cuda.torch_work import IdRing, Run
 from lmc_grouped.transfer.ladder import STAGED
 from lmc_grouped.transfer.plan import HostPool, PagePlan
 
@@ -25,39 +26,6 @@ STAGING_BYTES = 16 * 2**20
 """Of device memory, for all groups of a worker and one direction; one page of the largest group
 where that is more. The engine has given its memory away by then, so it has to be little."""
 _WORDS = (torch.int64, torch.int32, torch.int16)
-
-
-class TorchWork(Protocol):
-    """torch's kernels on a copy stream."""
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Have the kernels that ``work`` starts run in the order of the stream."""
-        ...
-
-    def on_device(self, ids: Ids) -> torch.Tensor:
-        """Ids where the kernels read them; called within ``run``."""
-        ...
-
-
-class TorchOnStream:
-    """torch's kernels on a stream that torch did not make."""
-
-    def __init__(self, stream: CopyStream, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.ExternalStream(stream.handle, device=device)
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Have the kernels that ``work`` starts run in the order of the stream."""
-        with torch.cuda.stream(self._stream):
-            work()
-
-    def on_device(self, ids: Ids) -> torch.Tensor:
-        """Ids in device memory, by way of page-locked memory.
-
-        torch keeps that until the copy has ended, and what it gives out on this stream it
-        gives out again on this stream only.
-        """
-        return torch.from_numpy(ids).pin_memory().to(self._device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +38,10 @@ class Staging:
     buffer: torch.Tensor
     """``uint8`` ``[bytes]``, at least a page of the largest group."""
     stream: CopyStream
-    work: TorchWork
+    run: Run
     """On that stream."""
+    ids: IdRing
+    """For that stream."""
 
 
 class StagedRung:
@@ -109,8 +79,8 @@ class StagedRung:
         check_pinned(stores.stream.driver, plan.group_id, pool)
         self._borders = check_borders(plan.group_id, pool, borders)
         self._stores, self._loads = stores, loads
-        self._gathered = _StagedPages.of(layer_views, stores.buffer, plan.page_bytes)
-        self._arrived = _StagedPages.of(layer_views, loads.buffer, plan.page_bytes)
+        self._gathered = _StagedPages.of(layer_views, stores, plan.page_bytes)
+        self._arrived = _StagedPages.of(layer_views, loads, plan.page_bytes)
 
     def store(self, block_ids: Ids, slots: Ids) -> EventTicket:
         """Begin to copy device block ``block_ids[i]`` into pool slot ``slots[i]``.
@@ -119,14 +89,14 @@ class StagedRung:
             TransferError: the copies could not be begun.
         """
         where = f"group {self._group_id}: storing {len(slots)} pages"
-        stream, work, pages = self._stores.stream, self._stores.work, self._gathered
+        staging, pages = self._stores, self._gathered
 
         def submit() -> None:
             for blocks, places in pages.chunks(block_ids, slots):
-                work.run(lambda blocks=blocks: pages.gather(work.on_device(blocks)))  # type: ignore[misc]
-                self._submit(stream, self._across(pages, places, to_host=True), where)
+                staging.run(partial(pages.gather, staging.ids.put(blocks)))
+                self._submit(staging.stream, self._across(pages, places, to_host=True), where)
 
-        return stream.begin(where, submit)
+        return staging.stream.begin(where, submit)
 
     def load(self, block_ids: Ids, slots: Ids) -> EventTicket:
         """Begin to copy pool slot ``slots[i]`` into device block ``block_ids[i]``.
@@ -135,14 +105,14 @@ class StagedRung:
             TransferError: the copies could not be begun.
         """
         where = f"group {self._group_id}: loading {len(slots)} pages"
-        stream, work, pages = self._loads.stream, self._loads.work, self._arrived
+        staging, pages = self._loads, self._arrived
 
         def submit() -> None:
             for blocks, places in pages.chunks(block_ids, slots):
-                self._submit(stream, self._across(pages, places, to_host=False), where)
-                work.run(lambda blocks=blocks: pages.scatter(work.on_device(blocks)))  # type: ignore[misc]
+                self._submit(staging.stream, self._across(pages, places, to_host=False), where)
+                staging.run(partial(pages.scatter, staging.ids.put(blocks)))
 
-        return stream.begin(where, submit)
+        return staging.stream.begin(where, submit)
 
     def _across(self, pages: "_StagedPages", slots: Ids, *, to_host: bool) -> Directed:
         """Whole pages between the buffer and their slots."""
@@ -163,9 +133,10 @@ class _StagedPages:
 
     @classmethod
     def of(
-        cls, layer_views: Sequence[torch.Tensor], buffer: torch.Tensor, page_bytes: int
+        cls, layer_views: Sequence[torch.Tensor], staging: Staging, page_bytes: int
     ) -> "_StagedPages":
-        capacity = len(buffer) // page_bytes
+        buffer = staging.buffer
+        capacity = min(len(buffer) // page_bytes, staging.ids.room)
         assert capacity, "the staging buffer is made for the largest page"
         rows = buffer[: capacity * page_bytes].view(capacity, page_bytes)
         pairs, start = [], 0

@@ -43,11 +43,21 @@ class CopyStream:
         except RuntimeError as error:  # a TransferError, or torch's own
             text = str(error)
             message = text if text.startswith(where) else f"{where}: {text}"
-            if code := self.driver.code("cuStreamSynchronize", self.handle):
-                place = "waiting for what was begun"
-                message += f"; {self.driver.error(code, 'cuStreamSynchronize', place)}"
+            try:
+                self.wait()
+            except TransferError as second:
+                message += f"; {second}"
             raise TransferError(message) from error
         return EventTicket(self, event, where)
+
+    def wait(self) -> None:
+        """Return when everything begun on this stream has ended.
+
+        Raises:
+            TransferError: it failed.
+        """
+        where = "waiting for a copy stream"
+        self.driver.call("cuStreamSynchronize", self.handle, where=where)
 
     def release(self, event: int) -> None:
         """The event marks nothing any more."""

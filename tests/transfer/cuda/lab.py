@@ -1,10 +1,12 @@
 """One group of a worker on the fake driver: cache, pool, streams, and the engine's work."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 
+from lmc_grouped.transfer.cuda.device import CudaDevice, device_facts
 from lmc_grouped.transfer.cuda.direct import DirectRung
 from lmc_grouped.transfer.cuda.driver import Driver
 from lmc_grouped.transfer.cuda.registrar import CudaRegistrar
@@ -19,17 +21,23 @@ SLOTS = SLOTS_PER_EXTENT * EXTENTS
 RUNGS = ("batch", "runs", "staged", "staged over runs")
 
 
-class FakeTorch:
-    """torch's work, done when its stream comes to it."""
+def fake_device(fake: FakeCuda) -> CudaDevice:
+    """The fake's device; torch's work is done when its stream comes to it."""
 
-    def __init__(self, fake: FakeCuda, stream: CopyStream) -> None:
-        self._fake, self._stream = fake, stream
+    def memory(size_bytes: int) -> torch.Tensor:
+        made = torch.zeros(size_bytes, dtype=torch.uint8)
+        fake.device(made)
+        return made
 
-    def run(self, work: Callable[[], None]) -> None:
-        self._fake.streams.enqueue(self._stream.handle, work)
-
-    def on_device(self, ids: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(ids)
+    driver = Driver(fake)
+    return CudaDevice(
+        driver,
+        device_facts(driver, 0),
+        compute=lambda: 0,
+        run_on=lambda stream: partial(fake.streams.enqueue, stream.handle),
+        memory=memory,
+        pinned_memory=lambda size_bytes: torch.zeros(size_bytes, dtype=torch.uint8),
+    )
 
 
 class Lab:
@@ -64,7 +72,8 @@ class Lab:
             pages, shape, (extent_bytes, self.plan.page_bytes, 1)
         )
         self.pool = HostPool.of(self.pages)
-        self.driver = Driver(self.fake)
+        self.device = fake_device(self.fake)
+        self.driver = self.device.driver
         self.extents = [self.memory.ctypes.data + i * extent_bytes for i in range(EXTENTS)]
         if is_pinned:
             registrar = CudaRegistrar(self.driver)
@@ -87,9 +96,7 @@ class Lab:
         )
 
     def _staging(self, stream: CopyStream, pages: int) -> Staging:
-        buffer = torch.zeros(pages * self.plan.page_bytes + 1, dtype=torch.uint8)
-        self.fake.device(buffer)
-        return Staging(buffer, stream, FakeTorch(self.fake, stream))
+        return self.device.staging(stream, pages * self.plan.page_bytes + 1)
 
     def forward(self, work: Callable[[], None]) -> None:
         """Something the engine has begun on its own stream."""

@@ -1,13 +1,14 @@
 """Batches of bounded size, and a named error for each refusal; never a wrong byte."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 
 from lmc_grouped.transfer.copies import TransferError
 from lmc_grouped.transfer.cuda import submit
-from lmc_grouped.transfer.cuda.stream import CudaStreams, check_stream
+from lmc_grouped.transfer.cuda.stream import CopyStream, CudaStreams, check_stream
 from lmc_grouped.transfer.cuda.submit import submit_batches, submit_runs
 from tests.transfer.cuda.lab import BLOCKS, RUNGS, SLOTS, Lab, ids
 from tests.transfer.cuda.shapes import SHAPES
@@ -151,7 +152,7 @@ def test_a_stream_that_cannot_be_waited_for_is_told_beside_the_first_error():
     lab = new_lab()
     lab.fake.fail("cuMemcpyBatchAsync", 2)
     lab.fake.fail("cuStreamSynchronize", 700)
-    text = r"cuMemcpyBatchAsync .* failed with 2 .*; waiting for what was begun: cuStreamSync.* 700"
+    text = r"cuMemcpyBatchAsync .* failed with 2 .*; waiting for a copy stream: cuStreamSync.* 700"
     with pytest.raises(TransferError, match=text):
         lab.rung("batch").store(ids(1, 2), ids(0, 1))
     lab.finish()
@@ -241,13 +242,41 @@ def test_staging_is_bounded_and_chunks_do_not_mix(staging_pages):
     lab.finish()
 
 
-def test_torch_failing_on_the_copy_stream_is_an_error_of_the_operation(monkeypatch):
+def test_torch_failing_on_the_copy_stream_is_an_error_of_the_operation():
     def out_of_memory(work: object) -> None:
         raise RuntimeError("CUDA out of memory")
 
     lab = new_lab()
+    lab.device = replace(lab.device, run_on=lambda stream: out_of_memory)
     way = lab.rung("staged")
-    monkeypatch.setattr(way._stores.work, "run", out_of_memory)
     with pytest.raises(TransferError, match="group 3: storing 2 pages: CUDA out of memory"):
         way.store(ids(1, 2), ids(0, 1))
     assert not any(lab.fake.streams.queues.values())
+
+
+def test_ids_are_not_overwritten_before_the_device_has_read_them(monkeypatch):
+    monkeypatch.setattr("lmc_grouped.transfer.cuda.device.ID_ROOM", 5)
+    lab = new_lab("layers inside heads")
+    way = lab.rung("staged", staging_pages=SLOTS)
+    before = [lab.block(b) for b in range(BLOCKS)]
+    blocks, slots = scattered(12)
+    tickets = [way.store(blocks[i : i + 3], slots[i : i + 3]) for i in range(0, 12, 3)]
+    for ticket in tickets:
+        ticket.wait()
+    assert [lab.slot(s) for s in slots] == [before[b] for b in blocks]
+    way.store(*scattered(12)).wait()  # more than there is room for
+    assert [lab.slot(s) for s in slots] == [before[b] for b in blocks]
+    lab.finish()
+
+
+def test_without_the_wait_ids_would_be_overwritten(monkeypatch):
+    monkeypatch.setattr("lmc_grouped.transfer.cuda.device.ID_ROOM", 5)
+    monkeypatch.setattr(CopyStream, "wait", lambda self: None)
+    lab = new_lab("layers inside heads")
+    way = lab.rung("staged", staging_pages=SLOTS)
+    before = [lab.block(b) for b in range(BLOCKS)]
+    blocks, slots = scattered(12)
+    for i in range(0, 12, 3):
+        way.store(blocks[i : i + 3], slots[i : i + 3])
+    lab.finish()
+    assert [lab.slot(s) for s in slots] != [before[b] for b in blocks]
