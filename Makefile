@@ -9,7 +9,7 @@ export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env demo test test-unit test-compat test-engine test-v100 lint types format \
+.PHONY: help env demo test test-unit test-compat test-engine test-gpu test-v100 lint types format \
 	bench-restore bench-index compat compat-engine bench-elastic bench-balance bench-disk clean
 
 help:  ## list the targets
@@ -24,13 +24,18 @@ demo: env  ## store, reset and restore a hybrid model's prefix, on CPU
 test: lint types test-unit test-compat test-engine  ## every check
 
 test-unit: env  ## tests that start no engine
-	$(BIN)/python -m pytest -m "not engine and not compat" --ignore=tests/compat
+	$(BIN)/python -m pytest -m "not engine and not compat" --ignore=tests/compat --ignore=tests/gpu
 
 test-compat: env  ## three LMCache releases, asked quickly (downloads them once)
 	$(BIN)/python -m pytest -m "not engine and not compat" tests/compat
 
 test-engine: env  ## tests that start vLLM
 	$(BIN)/python -m pytest -m "engine and not compat" tests/engine
+
+GPU_PYTHON ?= python3
+
+test-gpu:  ## copies on a CUDA device: GPU_PYTHON has torch, numpy, msgspec and pytest
+	$(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini --rootdir=. -p no:cacheprovider -q -rs tests/gpu
 
 test-v100: env  ## pool sizes against the V100 engine's own code (downloads it)
 	$(BIN)/python -m tests.v100

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from lmc_grouped.transfer.cuda.staged import StagedRung, Staging
 from lmc_grouped.transfer.cuda.stream import CopyStream, CudaStreams
 from lmc_grouped.transfer.cuda.submit import submit_batches, submit_runs
 from lmc_grouped.transfer.plan import HostPool, PagePlan
+from tests.transfer.cuda.shapes import SHAPES
 from tests.transfer.fake_cuda import FakeCuda
 
 BLOCKS, SLOTS_PER_EXTENT, EXTENTS = 24, 5, 4
@@ -121,3 +123,13 @@ class Lab:
 
 def ids(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
+
+
+def new_lab(shape: str = "contiguous", **settings: Any) -> Lab:
+    """A lab whose layers have one of the ``SHAPES``."""
+    return Lab(SHAPES[shape](BLOCKS, torch.device("cpu")), **settings)
+
+
+def scattered(pages: int) -> tuple[np.ndarray, np.ndarray]:
+    """Blocks and slots of which no two neighbours can be merged."""
+    return ids(*range(1, 1 + pages)), ids(*reversed(range(pages)))

@@ -1,35 +1,24 @@
 """Batches of bounded size, and a named error for each refusal; never a wrong byte."""
 
 import re
-from dataclasses import replace
 
 import pytest
 import torch
 
 from lmc_grouped.transfer.copies import TransferError
 from lmc_grouped.transfer.cuda import submit
-from lmc_grouped.transfer.cuda.stream import CopyStream, CudaStreams, check_stream
+from lmc_grouped.transfer.cuda.stream import CudaStreams, check_stream
 from lmc_grouped.transfer.cuda.submit import submit_batches, submit_runs
-from tests.transfer.cuda.lab import BLOCKS, RUNGS, SLOTS, Lab, ids
+from tests.transfer.cuda.lab import BLOCKS, RUNGS, Lab, ids, new_lab, scattered
 from tests.transfer.cuda.shapes import SHAPES
 from tests.transfer.fake_cuda import FakeCuda
 
-CPU = torch.device("cpu")
 COPY_CALL = {
     "batch": "cuMemcpyBatchAsync",
     "runs": "cuMemcpyAsync",
     "staged": "cuMemcpyBatchAsync",
     "staged over runs": "cuMemcpyAsync",
 }
-
-
-def new_lab(shape: str = "contiguous", **settings: object) -> Lab:
-    return Lab(SHAPES[shape](BLOCKS, CPU), **settings)
-
-
-def scattered(pages: int) -> tuple[object, object]:
-    """Blocks and slots of which no two neighbours can be merged."""
-    return ids(*range(1, 1 + pages)), ids(*reversed(range(pages)))
 
 
 @pytest.mark.parametrize("pages", [1, 3, 4, 5, 7, 8, 9])
@@ -51,7 +40,7 @@ def test_a_batch_holds_at_most_so_many_copies(pages, monkeypatch):
 
 
 def test_by_default_a_batch_holds_a_thousand_copies_and_keeps_stream_order():
-    views = SHAPES["one byte"](2500, CPU)
+    views = SHAPES["one byte"](2500, torch.device("cpu"))
     lab = Lab([v.repeat(1, 2)[:, :1] for v in views])
     copies = submit.Directed.of(
         lab.plan.copies(lab.pool, ids(*range(2400)), ids(*([0, 2] * 1200))), to_host=True
@@ -223,60 +212,3 @@ def test_a_driver_without_batches_refuses_the_batch_rung_where_it_is_used():
     lab.rung("runs").store(ids(1), ids(0)).wait()
     assert lab.slot(0) == lab.block(1)
     lab.finish()
-
-
-@pytest.mark.parametrize("staging_pages", [1, 2, 3, 7, SLOTS, 3 * SLOTS])
-def test_staging_is_bounded_and_chunks_do_not_mix(staging_pages):
-    lab = new_lab("layers inside heads")
-    way = lab.rung("staged", staging_pages=staging_pages)
-    before = [lab.block(b) for b in range(BLOCKS)]
-    blocks, slots = scattered(SLOTS)
-    way.store(blocks, slots).wait()
-    assert [lab.slot(s) for s in slots] == [before[b] for b in blocks]
-    assert len(lab.fake.batches) == -(-SLOTS // staging_pages)
-    staged = [source for batch in lab.fake.batches for _, source, _ in batch]
-    assert max(staged) - min(staged) < staging_pages * lab.plan.page_bytes
-    lab.fill(0)
-    way.load(blocks, slots).wait()
-    assert [lab.block(b) for b in blocks] == [before[b] for b in blocks]
-    lab.finish()
-
-
-def test_torch_failing_on_the_copy_stream_is_an_error_of_the_operation():
-    def out_of_memory(work: object) -> None:
-        raise RuntimeError("CUDA out of memory")
-
-    lab = new_lab()
-    lab.device = replace(lab.device, run_on=lambda stream: out_of_memory)
-    way = lab.rung("staged")
-    with pytest.raises(TransferError, match="group 3: storing 2 pages: CUDA out of memory"):
-        way.store(ids(1, 2), ids(0, 1))
-    assert not any(lab.fake.streams.queues.values())
-
-
-def test_ids_are_not_overwritten_before_the_device_has_read_them(monkeypatch):
-    monkeypatch.setattr("lmc_grouped.transfer.cuda.device.ID_ROOM", 5)
-    lab = new_lab("layers inside heads")
-    way = lab.rung("staged", staging_pages=SLOTS)
-    before = [lab.block(b) for b in range(BLOCKS)]
-    blocks, slots = scattered(12)
-    tickets = [way.store(blocks[i : i + 3], slots[i : i + 3]) for i in range(0, 12, 3)]
-    for ticket in tickets:
-        ticket.wait()
-    assert [lab.slot(s) for s in slots] == [before[b] for b in blocks]
-    way.store(*scattered(12)).wait()  # more than there is room for
-    assert [lab.slot(s) for s in slots] == [before[b] for b in blocks]
-    lab.finish()
-
-
-def test_without_the_wait_ids_would_be_overwritten(monkeypatch):
-    monkeypatch.setattr("lmc_grouped.transfer.cuda.device.ID_ROOM", 5)
-    monkeypatch.setattr(CopyStream, "wait", lambda self: None)
-    lab = new_lab("layers inside heads")
-    way = lab.rung("staged", staging_pages=SLOTS)
-    before = [lab.block(b) for b in range(BLOCKS)]
-    blocks, slots = scattered(12)
-    for i in range(0, 12, 3):
-        way.store(blocks[i : i + 3], slots[i : i + 3])
-    lab.finish()
-    assert [lab.slot(s) for s in slots] != [before[b] for b in blocks]
