@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from lmc_grouped.transfer.copies import DONE, Ids, Rung, Ticket, TransferError
-from lmc_grouped.transfer.cpu import CpuRung, copy_bytes
+from lmc_grouped.transfer.cpu import copy_bytes, cpu_rung
 from lmc_grouped.transfer.plan import HostPool, PagePlan
 from lmc_grouped.transfer.synchronous import TorchRung
 
@@ -50,7 +50,7 @@ class PageCopier:
         if rung is None:
             is_on_host = all(view.device.type == "cpu" for view in layer_views)
             rung = (
-                CpuRung(self.plan, self._pool)
+                cpu_rung(self.plan, self._pool)
                 if is_on_host
                 else TorchRung(group_id, layer_views, pool)
             )
