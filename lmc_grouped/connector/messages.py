@@ -1,7 +1,7 @@
 """Messages between the scheduler half and the worker halves.
 
-The scheduler plans operations; every worker executes them in order and
-acknowledges each one. An operation has one id on all ranks.
+The scheduler plans operations; every worker begins them in order and
+acknowledges each one when it has ended. An operation has one id on all ranks.
 """
 
 from dataclasses import dataclass, field
@@ -78,6 +78,8 @@ class StepMetadata(KVConnectorMetadata):
     disk_reads: list[DiskOperation] = field(default_factory=list)
     disk_epoch: int = 0
     """Grows when everything on disk is to be forgotten, before this step's operations."""
+    is_idle: bool = False
+    """No request computes in this step: waiting for copies keeps nobody."""
 
 
 @dataclass

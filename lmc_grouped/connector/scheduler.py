@@ -126,7 +126,11 @@ class SchedulerHalf:
         stores = []
         if self.stores and self._stores_on and self.tier.table.groups:
             stores = self.stores.plan_step(scheduler_output)
-        step = StepMetadata(loads=self.lookups.take_loads(), stores=stores)
+        step = StepMetadata(
+            loads=self.lookups.take_loads(),
+            stores=stores,
+            is_idle=not scheduler_output.num_scheduled_tokens,
+        )
         if self.tier.disk:
             # Before the moves: a page that is being written stays where it is.
             self.tier.disk.fill(step)

@@ -1,6 +1,7 @@
 """The worker half: owns the bytes of one rank and copies what it is told."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -8,20 +9,30 @@ import torch
 
 from lmc_grouped.adapters import namespace, vllm_groups
 from lmc_grouped.adapters.lmcache_config import DiskSettings
-from lmc_grouped.connector.messages import Operation, RankReport, StepMetadata, StepReport
+from lmc_grouped.connector.copy_line import Begun, CopyLine
+from lmc_grouped.connector.messages import (
+    GroupPages,
+    MoveOperation,
+    Operation,
+    RankReport,
+    StepMetadata,
+    StepReport,
+)
 from lmc_grouped.connector.rank_disk import RankDisk
 from lmc_grouped.connector.setup import prepare
 from lmc_grouped.core.pools import PoolPlan
 from lmc_grouped.host.disk import DiskTier, Quota
 from lmc_grouped.host.region import ExtentShape, HostRegion, PoolShape
-from lmc_grouped.transfer.copies import TransferError
+from lmc_grouped.transfer.copies import DeviceStream, Ticket, TransferError
 from lmc_grouped.transfer.pages import PageCopier
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
-_Copy = Callable[[PageCopier, Sequence[int], Sequence[int]], None]
+IDLE_WAIT_SECONDS = 0.01
+"""How long a step without computation waits for loads. The engine would only ask again at
+once, and its asking keeps the copying thread from the interpreter; new requests wait as long."""
 
 
 class WorkerHalf:
@@ -36,6 +47,12 @@ class WorkerHalf:
         self.region: HostRegion | None = None
         self.copiers: dict[int, PageCopier] = {}
         self.disk: RankDisk | None = None
+        self.stream: DeviceStream | None = None
+        """Where copies are submitted to a device beside the engine's work."""
+        self.line = CopyLine()
+        self._loads: dict[int, str] = {}
+        """operation_id -> request_id of loads under way."""
+        self._moves: set[int] = set()
         self._report = StepReport()
         self._received: set[str] = set()
         self._failed: set[str] = set()
@@ -80,46 +97,71 @@ class WorkerHalf:
             self.disk.report if self.disk else None,
         )
 
-    def run_loads(self, step: StepMetadata) -> None:
-        """Copy this step's loads into the engine's cache."""
-        for operation in step.loads:
-            failure = operation.refused or self._run(operation, PageCopier.load)
-            self._report.loaded[operation.operation_id] = 1
-            self._received.add(operation.request_id)
-            if failure is not None:
-                self._report.failures[operation.operation_id] = failure
-                self._failed.add(operation.request_id)
+    def begin_loads(self, step: StepMetadata) -> None:
+        """Begin to copy this step's loads into the engine's cache.
 
-    def run_moves(self, step: StepMetadata) -> None:
-        """Copy this step's moves within the pools."""
+        Nothing computes on their blocks until they are acknowledged, and no slot they read
+        is given away, so they run beside forward passes and stores.
+        """
+        if self.stream is not None and step.loads:
+            self.stream.after_compute()
+        for operation in step.loads:
+            self._loads[operation.operation_id] = operation.request_id
+            self.line.begin(
+                operation.operation_id,
+                partial(self._begin_pages, operation, self._load),
+                on_thread=self._copies_inline(operation.pages),
+            )
+
+    def begin_moves(self, step: StepMetadata) -> None:
+        """Begin this step's moves within the pools, behind the loads planned before them."""
         for operation in step.moves:
-            self._report.moved[operation.operation_id] = 1
-            try:
-                for moves in operation.moves:
-                    self.copiers[moves.group_id].move(moves.source_slots, moves.target_slots)
-            except TransferError as error:
-                self._report.failures[operation.operation_id] = str(error)
+            self._moves.add(operation.operation_id)
+            self.line.begin(
+                operation.operation_id, partial(self.move_pages, operation), on_thread=True
+            )
+
+    def move_pages(self, operation: MoveOperation) -> Begun:
+        """Carry out one operation of moves; called by the thread that copies."""
+        try:
+            for moves in operation.moves:
+                self.copiers[moves.group_id].move(moves.source_slots, moves.target_slots)
+        except TransferError as error:
+            return Begun(failure=str(error))
+        return Begun()
 
     def run_stores(self, step: StepMetadata) -> None:
-        """Copy this step's stores into the pools; the forward pass has been run."""
+        """Copy this step's stores into the pools; the forward pass has been run.
+
+        Their source blocks may be another request's in the next step, so the copies are over
+        when this returns, or the engine's next work on the device waits for them.
+        """
+        if self.stream is not None and step.stores:
+            self.stream.after_compute()
         for operation in step.stores:
-            failure = self._run(operation, PageCopier.store)
-            self._report.stored[operation.operation_id] = 1
-            if failure is not None:
-                self._report.failures[operation.operation_id] = failure
+            begin = partial(self._begin_pages, operation, self._store)
+            self.line.begin(operation.operation_id, begin, on_thread=False)
+        if self.stream is not None and step.stores:
+            self.stream.before_compute()
+        self._collect()
 
     def run_disk(self, step: StepMetadata) -> None:
         """Begin this step's reads and writes of the disk; nothing waits for them."""
         if self.disk is not None:
-            self.disk.run(step, self._report.failures.keys())
+            self.disk.run(step, self._report.failures.keys(), self.line.is_under_way)
 
     def close(self) -> None:
-        """The worker ends."""
+        """The worker ends: finish what was begun, and what was accepted for the disk."""
+        self.line.close()
+        self._collect()
         if self.disk is not None:
             self.disk.close()
 
-    def take_receives(self) -> tuple[set[str], set[str]]:
+    def take_receives(self, step: StepMetadata) -> tuple[set[str], set[str]]:
         """Requests whose load is over, and those among them whose load failed."""
+        if step.is_idle and self._loads:
+            self.line.wait_for_thread(IDLE_WAIT_SECONDS)
+        self._collect()
         received, failed = self._received, self._failed
         self._received, self._failed = set(), set()
         return received, failed
@@ -149,14 +191,45 @@ class WorkerHalf:
             root_hash=name.root_hash,
         )
 
-    def _run(self, operation: Operation, copy: _Copy) -> str | None:
-        """Carry out one operation; why it failed, if it did."""
+    def _collect(self) -> None:
+        """Acknowledge the operations that have ended."""
+        for ended in self.line.take_ended():
+            operation_id, failure = ended.operation_id, ended.failure
+            if failure is not None:
+                self._report.failures[operation_id] = failure
+            if operation_id in self._loads:
+                self._report.loaded[operation_id] = 1
+                request_id = self._loads.pop(operation_id)
+                self._received.add(request_id)
+                if failure is not None:
+                    self._failed.add(request_id)
+            elif operation_id in self._moves:
+                self._moves.remove(operation_id)
+                self._report.moved[operation_id] = 1
+            else:
+                self._report.stored[operation_id] = 1
+                if self.disk is not None:
+                    self.disk.store_ended(operation_id, is_failed=failure is not None)
+
+    def _copies_inline(self, pages: tuple[GroupPages, ...]) -> bool:
+        """Whether the copies keep the thread busy that begins them."""
+        return all(self.copiers[each.group_id].rung.copies_inline for each in pages)
+
+    def _begin_pages(self, operation: Operation, begin: Callable[[GroupPages], Ticket]) -> Begun:
+        """Begin the copies of one operation, group by group."""
+        begun = Begun(failure=operation.refused)
         try:
             for pages in operation.pages:
-                copy(self.copiers[pages.group_id], pages.block_ids, pages.slots)
+                begun.tickets.append(begin(pages))
         except TransferError as error:
-            return str(error)
-        return None
+            begun.failure = str(error)
+        return begun
+
+    def _load(self, pages: GroupPages) -> Ticket:
+        return self.copiers[pages.group_id].load(pages.block_ids, pages.slots)
+
+    def _store(self, pages: GroupPages) -> Ticket:
+        return self.copiers[pages.group_id].store(pages.block_ids, pages.slots)
 
 
 def _extent_shape(plan: PoolPlan) -> ExtentShape | None:

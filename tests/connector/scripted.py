@@ -273,12 +273,14 @@ class ScriptedEngine:
         *,
         offers: Offers | None = None,
         acknowledge: bool | Callable[[int], bool] = True,
+        settle: bool = True,
     ) -> StepResult:
         """One engine step: plan, load, compute, store, report.
 
         ``scheduled`` maps requests to new tokens. Without ``offers`` every
         recurrent state that a step ends on is offered. ``acknowledge`` says
-        whose reports reach the scheduler.
+        whose reports reach the scheduler, ``settle`` that the copying threads end
+        what they have begun within the step.
         """
         scheduled = scheduled or {}
         for request, new in scheduled.items():
@@ -304,6 +306,8 @@ class ScriptedEngine:
             for request, new in scheduled.items():
                 self._write_pages(rank, request, request.num_computed_tokens + new)
             worker.wait_for_save()
+            while settle and worker.worker_half.line.running:
+                worker.worker_half.line.wait_for_thread(60)
             transfers = worker.get_transfer_results(set())
             result.received |= transfers.finished_recving
             result.failed |= transfers.failed_recving
@@ -384,6 +388,7 @@ class ScriptedEngine:
             disk_writes=metadata.disk_writes,
             disk_reads=metadata.disk_reads,
             disk_epoch=metadata.disk_epoch,
+            is_idle=metadata.is_idle,
         )
 
     def _spoilt_move(self, operation: MoveOperation, group_ids: set[int]) -> MoveOperation:

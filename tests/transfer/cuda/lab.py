@@ -1,0 +1,116 @@
+"""One group of a worker on the fake driver: cache, pool, streams, and the engine's work."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from lmc_grouped.transfer.cuda.direct import DirectRung
+from lmc_grouped.transfer.cuda.driver import Driver
+from lmc_grouped.transfer.cuda.registrar import CudaRegistrar
+from lmc_grouped.transfer.cuda.staged import StagedRung, Staging
+from lmc_grouped.transfer.cuda.stream import CopyStream, CudaStreams
+from lmc_grouped.transfer.cuda.submit import submit_batches, submit_runs
+from lmc_grouped.transfer.plan import HostPool, PagePlan
+from tests.transfer.fake_cuda import FakeCuda
+
+BLOCKS, SLOTS_PER_EXTENT, EXTENTS = 24, 5, 4
+SLOTS = SLOTS_PER_EXTENT * EXTENTS
+RUNGS = ("batch", "runs", "staged", "staged over runs")
+
+
+class FakeTorch:
+    """torch's work, done when its stream comes to it."""
+
+    def __init__(self, fake: FakeCuda, stream: CopyStream) -> None:
+        self._fake, self._stream = fake, stream
+
+    def run(self, work: Callable[[], None]) -> None:
+        self._fake.streams.enqueue(self._stream.handle, work)
+
+    def on_device(self, ids: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(ids)
+
+
+class Lab:
+    """A group with these layers; ``extent_padding_bytes`` lie between its extents.
+
+    Args:
+        views: of the engine's cache.
+        fake: the driver.
+        is_pinned: whether the pool is registered, extent by extent.
+        has_own_compute: whether the engine runs on a stream of its own instead of the NULL one.
+    """
+
+    def __init__(
+        self,
+        views: Sequence[torch.Tensor],
+        fake: FakeCuda | None = None,
+        *,
+        extent_padding_bytes: int = 0,
+        is_pinned: bool = True,
+        has_own_compute: bool = False,
+        borders: Sequence[int] | None = None,
+    ) -> None:
+        self.fake = fake or FakeCuda()
+        self.views = list(views)
+        self.fake.device(*self.views)
+        self.plan = PagePlan.of(3, self.views)
+        extent_bytes = SLOTS_PER_EXTENT * self.plan.page_bytes + extent_padding_bytes
+        self.memory = np.zeros((EXTENTS, extent_bytes), dtype=np.uint8)
+        shape = (EXTENTS, SLOTS_PER_EXTENT, self.plan.page_bytes)
+        pages = self.memory[:, : SLOTS_PER_EXTENT * self.plan.page_bytes]
+        self.pages = np.lib.stride_tricks.as_strided(
+            pages, shape, (extent_bytes, self.plan.page_bytes, 1)
+        )
+        self.pool = HostPool.of(self.pages)
+        self.driver = Driver(self.fake)
+        self.extents = [self.memory.ctypes.data + i * extent_bytes for i in range(EXTENTS)]
+        if is_pinned:
+            registrar = CudaRegistrar(self.driver)
+            assert not any(registrar.register(a, extent_bytes) for a in self.extents)
+        self.borders = self.extents if borders is None else borders
+        self.compute = self.fake.streams.new_stream() if has_own_compute else 0
+        self.streams = CudaStreams(self.driver, lambda: self.compute)
+
+    def rung(self, name: str, staging_pages: int = 3) -> DirectRung | StagedRung:
+        if not name.startswith("staged"):
+            return DirectRung(name, self.plan, self.pool, self.streams, self.borders)
+        return StagedRung(
+            self.plan,
+            self.views,
+            self.pool,
+            self._staging(self.streams.stores, staging_pages),
+            self._staging(self.streams.loads, staging_pages),
+            submit_runs if name.endswith("runs") else submit_batches,
+            self.borders,
+        )
+
+    def _staging(self, stream: CopyStream, pages: int) -> Staging:
+        buffer = torch.zeros(pages * self.plan.page_bytes + 1, dtype=torch.uint8)
+        self.fake.device(buffer)
+        return Staging(buffer, stream, FakeTorch(self.fake, stream))
+
+    def forward(self, work: Callable[[], None]) -> None:
+        """Something the engine has begun on its own stream."""
+        self.fake.streams.enqueue(self.compute, work)
+
+    def fill(self, value: int) -> None:
+        for view in self.views:
+            view.fill_(value)
+
+    def block(self, block_id: int) -> bytes:
+        """The page of a block, layer after layer, by the slowest way there is."""
+        return b"".join(bytes(view[block_id].flatten().tolist()) for view in self.views)
+
+    def slot(self, slot: int) -> bytes:
+        return self.pages[divmod(slot, SLOTS_PER_EXTENT)].tobytes()
+
+    def finish(self) -> None:
+        """Let everything run, and have the fake say if it broke."""
+        self.fake.streams.run_all()
+        assert self.fake.broken == []
+
+
+def ids(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
