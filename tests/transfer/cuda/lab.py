@@ -7,6 +7,8 @@ import torch
 
 from lmc_grouped.transfer.cuda.direct import DirectRung
 from lmc_grouped.transfer.cuda.driver import Driver
+from lmc_grouped.transfer.cuda.kernel import KernelRung
+from lmc_grouped.transfer.cuda.kernel_module import Kernels
 from lmc_grouped.transfer.cuda.registrar import CudaRegistrar
 from lmc_grouped.transfer.cuda.staged import StagedRung, Staging
 from lmc_grouped.transfer.cuda.stream import CopyStream, CudaStreams
@@ -16,7 +18,7 @@ from tests.transfer.fake_cuda import FakeCuda
 
 BLOCKS, SLOTS_PER_EXTENT, EXTENTS = 24, 5, 4
 SLOTS = SLOTS_PER_EXTENT * EXTENTS
-RUNGS = ("batch", "runs", "staged", "staged over runs")
+RUNGS = ("batch", "runs", "staged", "staged over runs", "kernel")
 
 
 class FakeTorch:
@@ -55,6 +57,7 @@ class Lab:
         self.fake = fake or FakeCuda()
         self.views = list(views)
         self.fake.device(*self.views)
+        self._on_device: list[torch.Tensor] = []
         self.plan = PagePlan.of(3, self.views)
         extent_bytes = SLOTS_PER_EXTENT * self.plan.page_bytes + extent_padding_bytes
         self.memory = np.zeros((EXTENTS, extent_bytes), dtype=np.uint8)
@@ -73,7 +76,10 @@ class Lab:
         self.compute = self.fake.streams.new_stream() if has_own_compute else 0
         self.streams = CudaStreams(self.driver, lambda: self.compute)
 
-    def rung(self, name: str, staging_pages: int = 3) -> DirectRung | StagedRung:
+    def rung(self, name: str, staging_pages: int = 3) -> DirectRung | StagedRung | KernelRung:
+        if name == "kernel":
+            kernels = Kernels(self.driver, b"\x7fELF", self._device_memory)
+            return KernelRung(self.plan, self.pool, kernels, self.streams)
         if not name.startswith("staged"):
             return DirectRung(name, self.plan, self.pool, self.streams, self.borders)
         return StagedRung(
@@ -87,9 +93,14 @@ class Lab:
         )
 
     def _staging(self, stream: CopyStream, pages: int) -> Staging:
-        buffer = torch.zeros(pages * self.plan.page_bytes + 1, dtype=torch.uint8)
-        self.fake.device(buffer)
+        buffer = self._device_memory(pages * self.plan.page_bytes + 1)
         return Staging(buffer, stream, FakeTorch(self.fake, stream))
+
+    def _device_memory(self, size_bytes: int) -> torch.Tensor:
+        memory = torch.zeros(size_bytes, dtype=torch.uint8)
+        self.fake.device(memory)
+        self._on_device.append(memory)
+        return memory
 
     def forward(self, work: Callable[[], None]) -> None:
         """Something the engine has begun on its own stream."""
