@@ -20,7 +20,7 @@ LOWEST_CAPABILITY = (7, 0)
 """``__grid_constant__`` needs it."""
 
 _REMEDY = (
-    "install one of CUDA 12: pip install nvidia-cuda-nvrtc-cu12==12.9.86 "
+    "install one of CUDA 12: pip install nvidia-cuda-nvrtc-cu12 "
     "(the extra lmc-grouped[volta]); those of CUDA 13 know nothing older than 7.5"
 )
 # Wheels of CUDA 12 and 13 put the library at these places of the package `nvidia`.
