@@ -23,6 +23,7 @@ from lmc_grouped.connector.setup import prepare
 from lmc_grouped.core.pools import PoolPlan
 from lmc_grouped.host.disk import DiskTier, Quota
 from lmc_grouped.host.region import ExtentShape, HostRegion, PoolShape
+from lmc_grouped.transfer.build import Transfers
 from lmc_grouped.transfer.copies import DeviceStream, Ticket, TransferError
 from lmc_grouped.transfer.pages import PageCopier
 
@@ -63,7 +64,9 @@ class WorkerHalf:
         Raises:
             GroupTableError: a tensor does not hold what its spec says.
             BudgetError: the budget is below one page of every group.
-            RegionError: the host memory was refused.
+            LadderError: the way of copying that was asked for cannot be had here.
+            RegionError, PinningError: the host memory was refused, by the system or the device.
+            TransferError: the device refused what copies need.
             DiskError: the directory of the file tier cannot be used, or is in use.
         """
         table = self.table
@@ -71,17 +74,23 @@ class WorkerHalf:
             group.group_id: vllm_groups.layer_byte_views(self._kv_cache_config, group, kv_caches)
             for group in table.groups
         }
+        transfers = Transfers.of(views, self._setup.transfer)
         self._plan = self._setup.cut()
         slots = self._plan.slots_by_group
         self.region = HostRegion(
             {g.group_id: PoolShape(slots[g.group_id], g.page_bytes) for g in table.groups},
             extents=_extent_shape(self._plan),
         )
+        pools = {group_id: self.region.pool(group_id) for group_id in views}
+        borders: list[int] = []
+        if transfers.registrar is not None:
+            rank = namespace.store_rank(self._vllm_config)
+            borders = self.region.pin(transfers.registrar, rank)
+        rungs = transfers.rungs(pools, borders)
+        self.stream = transfers.stream
         self.copiers = {
-            group_id: PageCopier(
-                group_id, layer_views, torch.from_numpy(self.region.pool(group_id))
-            )
-            for group_id, layer_views in views.items()
+            i: PageCopier(i, layers, torch.from_numpy(pools[i]), rungs[i])
+            for i, layers in views.items()
         }
         if self._setup.disk is not None:
             self.disk = self._open_disk(self._setup.disk, self.region, self._plan)
@@ -156,6 +165,8 @@ class WorkerHalf:
         self._collect()
         if self.disk is not None:
             self.disk.close()
+        if self.region is not None:
+            self.region.close()
 
     def take_receives(self, step: StepMetadata) -> tuple[set[str], set[str]]:
         """Requests whose load is over, and those among them whose load failed."""

@@ -30,7 +30,9 @@ class DeviceFacts:
     capability: tuple[int, int] | None = None
     """Compute capability of a CUDA device."""
     driver_version: int | None = None
-    """As ``cuDriverGetVersion`` has it: 12080 is 12.8. ``None``: no CUDA driver answered."""
+    """As ``cuDriverGetVersion`` has it: 12080 is 12.8. ``None``: there is no usable driver."""
+    driver_missing: str = "no CUDA driver (libcuda.so.1) answered"
+    """Why not, where there is none."""
     kernel_missing: str | None = "no gather kernel was loaded"
     """Why there is no gather kernel for this device; ``None`` where there is one."""
     has_host_addresses: bool = True
@@ -47,7 +49,7 @@ class Choice:
     reason: str
 
 
-def check_name(name: str) -> None:
+def check_name(name: object) -> None:
     """Refuse a setting that names no way of copying.
 
     Raises:
@@ -114,7 +116,7 @@ def refusal(rung: str, facts: DeviceFacts) -> str | None:
 
 def _refusal_on_cuda(rung: str, facts: DeviceFacts) -> str | None:
     if facts.driver_version is None:
-        return "no CUDA driver (libcuda.so.1) answered"
+        return facts.driver_missing
     if rung in (BATCH, KERNEL) and not facts.has_host_addresses:
         return (
             "this device has registered host memory at other addresses than the host (as in WSL2)"

@@ -31,6 +31,8 @@ class FakeDevice:
         """Per batch its copies: target, source, bytes."""
         self.attributes_seen: set[tuple[int, int]] = set()
         """Source order and flags of batches."""
+        self.is_eager = False
+        """Whether the device has done everything when the host asks for the first time."""
         self.fault = 0
         """The error that every call answers once the device has met a bad copy."""
         self._fault_at_copy: tuple[int, int] | None = None
@@ -97,7 +99,9 @@ class FakeDevice:
         return 0
 
     def _cuEventQuery(self, event: int) -> int:
-        return 0 if self.streams.has_reached(event) else NOT_READY
+        if self.is_eager:
+            self.streams.run_all()
+        return self.fault or (0 if self.streams.has_reached(event) else NOT_READY)
 
     def _cuEventSynchronize(self, event: int) -> int:
         self.streams.run_until(lambda: self.streams.has_reached(event))

@@ -1,0 +1,203 @@
+"""Each group of a worker gets its way of copying, on whatever device the cache lies."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from lmc_grouped.transfer.build import Transfers
+from lmc_grouped.transfer.copies import TransferError
+from lmc_grouped.transfer.cuda.device import CudaDevice, device_facts, open_device
+from lmc_grouped.transfer.cuda.driver import Driver
+from lmc_grouped.transfer.cuda.staged import STAGING_BYTES
+from lmc_grouped.transfer.ladder import DeviceFacts, LadderError
+from lmc_grouped.transfer.pages import PageCopier
+from tests.transfer.cuda.lab import FakeTorch
+from tests.transfer.fake_cuda import FakeCuda
+
+LONG, SHORT, NONE = 0, 2, 5
+BLOCKS, SLOTS = 6, 4
+
+
+def new_views(device: str = "cpu") -> dict[int, list[torch.Tensor]]:
+    """A group of long runs, one of short ones, and one whose layers other ranks hold."""
+
+    def cache(*shape: int) -> torch.Tensor:
+        return torch.randint(0, 256, shape, dtype=torch.uint8).to(device)
+
+    return {LONG: [cache(BLOCKS, 65536)], SHORT: [cache(BLOCKS, 3, 40)[..., :32]], NONE: []}
+
+
+class Device:
+    """A fake CUDA device that holds these views."""
+
+    def __init__(self, views: dict[int, list[torch.Tensor]], **settings: object) -> None:
+        self.fake = FakeCuda(**settings)
+        self.asked_bytes: list[int] = []
+        driver = Driver(self.fake)
+        for layers in views.values():
+            self.fake.device(*layers)
+        self.device = CudaDevice(
+            driver,
+            device_facts(driver, 0),
+            compute=lambda: 0,
+            work=lambda stream: FakeTorch(self.fake, stream),
+            memory=self._memory,
+        )
+
+    def _memory(self, size_bytes: int) -> torch.Tensor:
+        self.asked_bytes.append(size_bytes)
+        memory = torch.empty(size_bytes, dtype=torch.uint8)
+        self.fake.device(memory)
+        return memory
+
+
+def new_pools(views: dict[int, list[torch.Tensor]]) -> dict[int, np.ndarray]:
+    page_bytes = {i: sum(v[0].numel() for v in layers) for i, layers in views.items()}
+    return {i: np.zeros((1, SLOTS, size), dtype=np.uint8) for i, size in page_bytes.items()}
+
+
+def names(transfers: Transfers) -> dict[int, str]:
+    return {group_id: choice.rung for group_id, choice in transfers.choices.items()}
+
+
+def test_a_cache_in_host_memory_is_copied_by_the_cpu_and_needs_no_device():
+    views = new_views()
+    transfers = Transfers.of(views, "auto")
+    assert names(transfers) == {LONG: "cpu", SHORT: "cpu", NONE: "cpu"}
+    assert transfers.stream is None
+    assert transfers.registrar is None
+    rungs = transfers.rungs(new_pools(views))
+    assert {group_id: rung.name for group_id, rung in rungs.items()} == names(transfers)
+
+
+def test_a_device_of_another_kind_is_copied_by_torch_itself():
+    transfers = Transfers.of(new_views("meta"), None)
+    assert names(transfers) == {LONG: "torch", SHORT: "torch", NONE: "cpu"}
+    assert "the engine's cache is on a meta device" in transfers.choices[LONG].reason
+    assert transfers.registrar is None
+
+
+def test_a_rank_without_layers_needs_no_device():
+    assert names(Transfers.of({NONE: []}, "auto")) == {NONE: "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, {LONG: "batch", SHORT: "staged"}),
+        ({"version": 12040}, {LONG: "runs", SHORT: "staged"}),
+        ({"version": 13000}, {LONG: "batch", SHORT: "staged"}),
+    ],
+)
+def test_on_a_cuda_device_run_size_and_driver_decide(settings, expected):
+    views = new_views()
+    transfers = Transfers(views, None, Device(views, **settings).device)
+    assert names(transfers) == {**expected, NONE: "cpu"}
+
+
+def test_a_device_with_other_addresses_for_host_memory_gets_no_batches():
+    views = new_views()
+    device = Device(views)
+    device.fake.attributes[91] = 0
+    facts = device_facts(device.device.driver, 0)
+    assert facts == DeviceFacts("cuda", (7, 0), 12080, has_host_addresses=False)
+
+
+@pytest.mark.parametrize(
+    ("forced", "version"),
+    [(forced, 12080) for forced in ("auto", "batch", "runs", "staged", "torch")]
+    + [(forced, 12040) for forced in ("auto", "runs", "staged", "torch")],
+)
+def test_pages_of_all_groups_come_back_by_every_way(forced, version):
+    views = new_views()
+    device = Device(views, version=version)
+    transfers = Transfers(views, forced, device.device)
+    pools = new_pools(views)
+    if transfers.registrar is not None:
+        for pool in pools.values():
+            assert transfers.registrar.register(pool.ctypes.data, max(pool.nbytes, 1)) == 0
+    rungs = transfers.rungs(pools, [pool.ctypes.data for pool in pools.values()])
+    copiers = {
+        i: PageCopier(i, views[i], torch.from_numpy(pools[i]), rungs[i]) for i in (LONG, SHORT)
+    }
+    before = {i: views[i][0].clone() for i in copiers}
+    tickets = [copier.store([5, 1, 2], [3, 0, 1]) for copier in copiers.values()]
+    for ticket in tickets:
+        ticket.wait()
+    for i in copiers:
+        views[i][0].zero_()
+    tickets = [copier.load([5, 1, 2], [3, 0, 1]) for copier in copiers.values()]
+    for ticket in tickets:
+        ticket.wait()
+    for i in copiers:
+        for block in range(BLOCKS):
+            expected = before[i][block] if block in (5, 1, 2) else torch.zeros_like(before[i][0])
+            assert torch.equal(views[i][0][block], expected)
+    assert device.fake.broken == []
+
+
+def test_staging_is_made_once_for_each_direction_and_holds_the_largest_page():
+    views = {
+        1: [torch.zeros(2, 5, 8, dtype=torch.uint8)],
+        2: [torch.zeros(2, 10, 8, dtype=torch.uint8)],
+    }
+    device = Device(views)
+    transfers = Transfers(views, None, device.device)
+    assert device.asked_bytes == [STAGING_BYTES, STAGING_BYTES]
+    assert names(transfers) == {1: "staged", 2: "staged"}
+    large = {1: [torch.zeros(1, STAGING_BYTES // 4096 + 1, 4097, dtype=torch.uint8)[..., :4096]]}
+    device = Device(large)
+    Transfers(large, None, device.device)
+    assert device.asked_bytes == [STAGING_BYTES + 4096] * 2
+    device = Device(new_views())
+    Transfers(new_views(), "runs", device.device)
+    assert device.asked_bytes == []
+
+
+def test_a_pool_that_has_to_be_page_locked_and_is_not_is_refused():
+    views = new_views()
+    transfers = Transfers(views, None, Device(views).device)
+    with pytest.raises(TransferError, match=r"group 0: byte 0 of its pool .* is not page-locked"):
+        transfers.rungs(new_pools(views))
+
+
+def test_a_way_that_the_device_cannot_take_is_refused_with_those_it_can():
+    views = new_views()
+    with pytest.raises(LadderError, match=r"is 'batch', which cannot be had .* auto, cpu, torch"):
+        Transfers.of(views, "batch")
+    with pytest.raises(
+        LadderError, match=r"12\.4, and cuMemcpyBatchAsync came with 12\.8; allowed"
+    ):
+        Transfers(views, "batch", Device(views, version=12040).device)
+
+
+def test_one_line_per_group_says_the_way_and_why(caplog):
+    with caplog.at_level(logging.INFO, logger="lmc_grouped"):
+        Transfers(new_views(), "runs", Device(new_views()).device)
+    assert [record.message for record in caplog.records] == [
+        "lmc_grouped group 0: copied by runs (asked for by lmc_grouped.transfer)",
+        "lmc_grouped group 2: copied by runs (asked for by lmc_grouped.transfer)",
+        "lmc_grouped group 5: copied by cpu (this rank holds no layer of the group)",
+    ]
+
+
+def test_a_device_whose_driver_does_not_answer_is_known_by_the_reason(monkeypatch):
+    monkeypatch.setattr("lmc_grouped.transfer.cuda.driver.LIBRARY", "libno-cuda-here.so.1")
+    facts = open_device(torch.device("cuda", 0))
+    assert isinstance(facts, DeviceFacts)
+    transfers = Transfers(new_views(), None, facts)
+    assert names(transfers) == {LONG: "torch", SHORT: "torch", NONE: "cpu"}
+    assert "libno-cuda-here.so.1 cannot be loaded" in transfers.choices[LONG].reason
+
+
+def test_a_device_is_opened_in_the_context_that_the_thread_has(monkeypatch):
+    fake = FakeCuda(version=13000)
+    driver = Driver(fake)
+    monkeypatch.setattr("lmc_grouped.transfer.cuda.device.Driver", lambda: driver)
+    device = open_device(torch.device("cuda", 1))
+    assert isinstance(device, CudaDevice)
+    assert device.facts == DeviceFacts("cuda", (7, 0), 13000)
+    assert fake.named("cuDeviceGet")[0] == ("cuDeviceGet", 1)
+    assert fake.context == 0xC0
