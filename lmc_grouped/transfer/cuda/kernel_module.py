@@ -7,9 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lmc_grouped.transfer.copies import TransferError
 from lmc_grouped.transfer.cuda.driver import Driver
 from lmc_grouped.transfer.cuda.kernel_block import THREADS
-from lmc_grouped.transfer.cuda.kernel_nvrtc import entry
+from lmc_grouped.transfer.cuda.kernel_nvrtc import KernelError, compiled, entry
 from lmc_grouped.transfer.cuda.stream import CopyStream, check_stream
 
 
@@ -85,3 +86,19 @@ class Kernels:
         if code:
             detail = f" of {grid[2]} pages with {grid[1]} runs each"
             raise self.driver.error(code, "cuLaunchKernel", where, detail)
+
+
+def load_kernels(
+    driver: Driver, capability: tuple[int, int], memory: Callable[[int], torch.Tensor]
+) -> Kernels | str:
+    """The kernel, compiled for a device and loaded, or why there is none.
+
+    Args:
+        driver: with the device's context.
+        capability: of the device.
+        memory: gives ``uint8`` ``[bytes]`` on the device.
+    """
+    try:
+        return Kernels(driver, compiled(capability), memory)
+    except (KernelError, TransferError) as error:
+        return str(error)
