@@ -2,15 +2,18 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from lmc_grouped.transfer.copies import Rung
-from lmc_grouped.transfer.cpu import CpuRung
+from lmc_grouped.transfer.cpu import cpu_rung
 from lmc_grouped.transfer.cuda.device import CudaDevice, open_device
-from lmc_grouped.transfer.cuda.direct import SUBMIT, DirectRung
+from lmc_grouped.transfer.cuda.direct import SUBMIT, CopyEngineRung
+from lmc_grouped.transfer.cuda.kernel import KernelRung
+from lmc_grouped.transfer.cuda.kernel_module import Kernels, load_kernels
 from lmc_grouped.transfer.cuda.registrar import CudaRegistrar
 from lmc_grouped.transfer.cuda.staged import STAGING_BYTES, StagedRung, Staging
 from lmc_grouped.transfer.cuda.stream import CudaStreams
@@ -18,6 +21,7 @@ from lmc_grouped.transfer.cuda.submit import Submit
 from lmc_grouped.transfer.ladder import (
     BATCH,
     CPU,
+    KERNEL,
     RUNS,
     STAGED,
     TORCH,
@@ -50,7 +54,7 @@ class Transfers:
 
     def __init__(self, views: Views, forced: str | None, device: CudaDevice | DeviceFacts) -> None:
         self._views = views
-        facts = device.facts if isinstance(device, CudaDevice) else device
+        facts, self._kernels = _facts_and_kernels(device, forced)
         self._plans = {
             group_id: PagePlan.of(group_id, layers) for group_id, layers in views.items()
         }
@@ -110,12 +114,15 @@ class Transfers:
     ) -> Rung:
         plan, views, pool = self._plans[group_id], self._views[group_id], HostPool.of(memory)
         if name == CPU:
-            return CpuRung(plan, pool)
+            return cpu_rung(plan, pool)
         if name == TORCH:
             return TorchRung(group_id, views, torch.from_numpy(memory))
         assert self.stream is not None, f"{name} was chosen without a CUDA device"
+        if name == KERNEL:
+            assert self._kernels is not None, "the kernel is chosen where it was loaded"
+            return KernelRung(plan, pool, self._kernels, self.stream)
         if name != STAGED:
-            return DirectRung(name, plan, pool, self.stream, borders)
+            return CopyEngineRung(name, plan, pool, self.stream, borders)
         assert self._staging is not None, "groups that stage are known at the start"
         return StagedRung(plan, views, pool, *self._staging, borders)
 
@@ -129,3 +136,18 @@ class Transfers:
         )
         has_batches = refusal(BATCH, device.facts) is None
         return stores, loads, SUBMIT[BATCH if has_batches else RUNS]
+
+
+def _facts_and_kernels(
+    device: CudaDevice | DeviceFacts, forced: str | None
+) -> tuple[DeviceFacts, Kernels | None]:
+    """What is known of the device, and the gather kernel: compiled only where it is asked for."""
+    if isinstance(device, DeviceFacts):
+        return device, None
+    facts = device.facts
+    if forced != KERNEL or facts.capability is None:
+        return facts, None
+    loaded = load_kernels(device.driver, facts.capability, device.memory)
+    if isinstance(loaded, str):
+        return replace(facts, kernel_missing=loaded), None
+    return replace(facts, kernel_missing=None), loaded

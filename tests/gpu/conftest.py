@@ -41,7 +41,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if (reason := machine.why_no_device()) is not None:
         terminalreporter.line(f"nothing was tested: {reason}")
         return
-    facts = machine.device().facts
+    facts = machine.facts()
     assert facts.capability is not None
     assert facts.driver_version is not None
     terminalreporter.line(

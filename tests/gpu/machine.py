@@ -1,6 +1,7 @@
 """The CUDA device of this machine, and groups of pages on it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -8,9 +9,10 @@ import torch
 from lmc_grouped.transfer.build import Transfers
 from lmc_grouped.transfer.copies import Ids, Rung, Ticket
 from lmc_grouped.transfer.cuda.device import CudaDevice, open_device
+from lmc_grouped.transfer.cuda.kernel_module import load_kernels
 from lmc_grouped.transfer.cuda.registrar import CudaRegistrar
 from lmc_grouped.transfer.cuda.stream import CudaStreams
-from lmc_grouped.transfer.ladder import CPU, RUNGS, TORCH, refusal
+from lmc_grouped.transfer.ladder import CPU, RUNGS, TORCH, DeviceFacts, refusal
 from lmc_grouped.transfer.pages import PageCopier
 
 DEVICE = torch.device("cuda", 0)
@@ -40,11 +42,20 @@ def device() -> CudaDevice:
     return found
 
 
+@cache
+def facts() -> DeviceFacts:
+    """What is known of the device, the gather kernel included: it is compiled for it here."""
+    found = device()
+    assert found.facts.capability is not None
+    loaded = load_kernels(found.driver, found.facts.capability, found.memory)
+    return replace(found.facts, kernel_missing=loaded if isinstance(loaded, str) else None)
+
+
 def rungs_here() -> list[str]:
     """The rungs that this device can take; all, to be skipped, where there is none."""
     if why_no_device() is not None:
         return list(BESIDE_THE_ENGINE)
-    return [rung for rung in BESIDE_THE_ENGINE if refusal(rung, device().facts) is None]
+    return [rung for rung in BESIDE_THE_ENGINE if refusal(rung, facts()) is None]
 
 
 class Ordered:

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from tests.transfer.fake_device import INVALID_CONTEXT, INVALID_VALUE, FakeDevice
+from tests.transfer.fake_device import INVALID_CONTEXT, INVALID_VALUE
+from tests.transfer.fake_kernels import FakeKernels
 from tests.transfer.fake_streams import Policy
 
 P = ctypes.POINTER
@@ -62,15 +63,18 @@ ABI: dict[str, tuple[int, tuple[Any, ...]]] = {
     "cuMemHostUnregister": (4000, (VOID,)),
     "cuPointerGetAttribute": (4000, (P(UINT), INT, U64)),
     "cuMemcpyAsync": (4000, (U64, U64, SIZE, VOID)),
+    "cuModuleLoadData": (2000, (P(VOID), VOID)),
+    "cuModuleGetFunction": (2000, (P(VOID), VOID, ctypes.c_char_p)),
+    "cuLaunchKernel": (4000, (VOID, *[UINT] * 7, VOID, P(VOID), P(VOID))),
     "cuMemcpyBatchAsync": (
         12080,
         (P(U64), P(U64), P(SIZE), SIZE, P(Attributes), P(SIZE), SIZE, P(SIZE), VOID),
     ),
 }
-NEED_A_CONTEXT = ("cuStream", "cuEvent", "cuMem", "cuPointer")
+NEED_A_CONTEXT = ("cuStream", "cuEvent", "cuMem", "cuPointer", "cuModule", "cuLaunch")
 
 
-class FakeCuda(FakeDevice):
+class FakeCuda(FakeKernels):
     """The library; hand it to ``Driver``.
 
     Args:

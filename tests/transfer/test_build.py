@@ -9,8 +9,10 @@ import torch
 
 from lmc_grouped.transfer.build import Transfers
 from lmc_grouped.transfer.copies import TransferError
+from lmc_grouped.transfer.cuda import kernel_module
 from lmc_grouped.transfer.cuda.device import CudaDevice, device_facts, open_device
 from lmc_grouped.transfer.cuda.driver import Driver
+from lmc_grouped.transfer.cuda.kernel_nvrtc import KernelError
 from lmc_grouped.transfer.cuda.staged import STAGING_BYTES
 from lmc_grouped.transfer.cuda.torch_work import ID_ROOM
 from lmc_grouped.transfer.ladder import DeviceFacts, LadderError
@@ -102,10 +104,11 @@ def test_a_device_with_other_addresses_for_host_memory_gets_no_batches():
 
 @pytest.mark.parametrize(
     ("forced", "version"),
-    [(forced, 12080) for forced in ("auto", "batch", "runs", "staged", "torch")]
-    + [(forced, 12040) for forced in ("auto", "runs", "staged", "torch")],
+    [(forced, 12080) for forced in ("auto", "batch", "runs", "kernel", "staged", "torch")]
+    + [(forced, 12040) for forced in ("auto", "runs", "kernel", "staged", "torch")],
 )
-def test_pages_of_all_groups_come_back_by_every_way(forced, version):
+def test_pages_of_all_groups_come_back_by_every_way(forced, version, monkeypatch):
+    monkeypatch.setattr(kernel_module, "compiled", lambda capability: b"\x7fELF")
     views = new_views()
     device = Device(views, version=version)
     transfers = Transfers(views, forced, device.device)
@@ -166,6 +169,30 @@ def test_a_way_that_the_device_cannot_take_is_refused_with_those_it_can():
         LadderError, match=r"12\.4, and cuMemcpyBatchAsync came with 12\.8; allowed"
     ):
         Transfers(views, "batch", Device(views, version=12040).device)
+
+
+def test_the_kernel_is_compiled_for_the_device_and_only_when_it_is_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(kernel_module, "compiled", lambda c: asked.append(c) or b"\x7fELF")
+    views = new_views()
+    assert names(Transfers(views, None, Device(views).device))[SHORT] == "staged"
+    assert asked == []
+    transfers = Transfers(views, "kernel", Device(views).device)
+    assert names(transfers) == {LONG: "kernel", SHORT: "kernel", NONE: "cpu"}
+    assert asked == [(7, 0)]
+
+
+def test_a_kernel_that_cannot_be_had_is_refused_with_the_reason(monkeypatch):
+    def compiled(capability: tuple[int, int]) -> bytes:
+        raise KernelError("no NVRTC compiles for compute capability 7.0; found: none")
+
+    views = new_views()
+    monkeypatch.setattr(kernel_module, "compiled", compiled)
+    with pytest.raises(LadderError, match=r"'kernel', which cannot be had here: no NVRTC compiles"):
+        Transfers(views, "kernel", Device(views).device)
+    monkeypatch.setattr(kernel_module, "compiled", lambda capability: b"of another architecture")
+    with pytest.raises(LadderError, match="loading the gather kernel of 23 bytes: cuModuleLoadDat"):
+        Transfers(views, "kernel", Device(views).device)
 
 
 def test_one_line_per_group_says_the_way_and_why(caplog):

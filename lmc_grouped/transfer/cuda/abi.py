@@ -98,6 +98,21 @@ SYMBOLS = {
     "cuMemHostUnregister": Symbol(4000, (_handle,)),
     "cuPointerGetAttribute": Symbol(4000, (_out, ctypes.c_int, _address)),
     "cuMemcpyAsync": Symbol(4000, (_address, _address, ctypes.c_size_t, _handle)),
+    "cuModuleLoadData": Symbol(2000, (_out, _out), is_required=False),
+    "cuModuleGetFunction": Symbol(2000, (_out, _handle, ctypes.c_char_p), is_required=False),
+    "cuLaunchKernel": Symbol(
+        4000,
+        (
+            _handle,
+            *(ctypes.c_uint,) * 3,  # blocks of the grid
+            *(ctypes.c_uint,) * 3,  # threads of a block
+            ctypes.c_uint,  # bytes of shared memory
+            _handle,  # stream
+            _out,  # an address per parameter
+            _out,  # extra
+        ),
+        is_required=False,
+    ),
     "cuMemcpyBatchAsync": Symbol(
         12080,
         (

@@ -13,7 +13,7 @@ from lmc_grouped.transfer.plan import HostPool, PagePlan
 SUBMIT: Mapping[str, Submit] = {BATCH: submit_batches, RUNS: submit_runs}
 
 
-class DirectRung:
+class CopyEngineRung:
     """The rungs ``batch`` and ``runs``: they differ in the call only.
 
     Args:

@@ -8,8 +8,10 @@ import numpy as np
 import torch
 
 from lmc_grouped.transfer.cuda.device import CudaDevice, device_facts
-from lmc_grouped.transfer.cuda.direct import DirectRung
+from lmc_grouped.transfer.cuda.direct import CopyEngineRung
 from lmc_grouped.transfer.cuda.driver import Driver
+from lmc_grouped.transfer.cuda.kernel import KernelRung
+from lmc_grouped.transfer.cuda.kernel_module import Kernels
 from lmc_grouped.transfer.cuda.registrar import CudaRegistrar
 from lmc_grouped.transfer.cuda.staged import StagedRung, Staging
 from lmc_grouped.transfer.cuda.stream import CopyStream, CudaStreams
@@ -20,16 +22,18 @@ from tests.transfer.fake_cuda import FakeCuda
 
 BLOCKS, SLOTS_PER_EXTENT, EXTENTS = 24, 5, 4
 SLOTS = SLOTS_PER_EXTENT * EXTENTS
-RUNGS = ("batch", "runs", "staged", "staged over runs")
+RUNGS = ("batch", "runs", "staged", "staged over runs", "kernel")
 
 
 def fake_device(fake: FakeCuda) -> CudaDevice:
     """The fake's device; torch's work is done when its stream comes to it."""
 
+    kept: list[torch.Tensor] = []  # a test may drop the rung that owns it before the copy
+
     def memory(size_bytes: int) -> torch.Tensor:
-        made = torch.zeros(size_bytes, dtype=torch.uint8)
-        fake.device(made)
-        return made
+        kept.append(torch.zeros(size_bytes, dtype=torch.uint8))
+        fake.device(kept[-1])
+        return kept[-1]
 
     driver = Driver(fake)
     return CudaDevice(
@@ -84,9 +88,12 @@ class Lab:
         self.compute = self.fake.streams.new_stream() if has_own_compute else 0
         self.streams = CudaStreams(self.driver, lambda: self.compute)
 
-    def rung(self, name: str, staging_pages: int = 3) -> DirectRung | StagedRung:
+    def rung(self, name: str, staging_pages: int = 3) -> CopyEngineRung | StagedRung | KernelRung:
+        if name == "kernel":
+            kernels = Kernels(self.driver, b"\x7fELF", self.device.memory)
+            return KernelRung(self.plan, self.pool, kernels, self.streams)
         if not name.startswith("staged"):
-            return DirectRung(name, self.plan, self.pool, self.streams, self.borders)
+            return CopyEngineRung(name, self.plan, self.pool, self.streams, self.borders)
         return StagedRung(
             self.plan,
             self.views,

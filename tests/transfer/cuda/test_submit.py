@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lmc_grouped.transfer.copies import TransferError
-from lmc_grouped.transfer.cuda import submit
+from lmc_grouped.transfer.cuda import kernel_block, submit
 from lmc_grouped.transfer.cuda.stream import CudaStreams, check_stream
 from lmc_grouped.transfer.cuda.submit import submit_batches, submit_runs
 from tests.transfer.cuda.lab import BLOCKS, RUNGS, Lab, ids, new_lab, scattered
@@ -18,6 +18,7 @@ COPY_CALL = {
     "runs": "cuMemcpyAsync",
     "staged": "cuMemcpyBatchAsync",
     "staged over runs": "cuMemcpyAsync",
+    "kernel": "cuLaunchKernel",
 }
 
 
@@ -96,6 +97,7 @@ def test_what_was_begun_before_a_refusal_has_ended_when_the_error_is_raised(
     rung, direction, monkeypatch
 ):
     monkeypatch.setattr(submit, "BATCH_COPIES", 2)
+    monkeypatch.setattr(kernel_block, "PAGES_PER_LAUNCH", 2)
     lab = new_lab()
     way = lab.rung(rung, staging_pages=1)
     lab.fake.fail(COPY_CALL[rung], 2, at=3)
