@@ -11,7 +11,7 @@ from lmc_grouped.transfer.cuda.driver import Driver
 from lmc_grouped.transfer.cuda.merging import Addresses
 from lmc_grouped.transfer.plan import HostPool
 
-_STEP_BYTES = 2**20
+_STEP_BYTES = 4 * 2**20
 """Distance of the places asked about: far below the size of a pinned piece."""
 
 
@@ -19,7 +19,7 @@ def check_pinned(driver: Driver, group_id: int, pool: HostPool) -> None:
     """Refuse a pool that the driver does not know as page-locked.
 
     An asynchronous copy of pageable memory is one in name only, and its bytes may be read
-    late. Every MiB and the last byte are asked about.
+    late. Every 4 MiB and the last byte are asked about.
 
     Raises:
         TransferError: with the first place that is not.
