@@ -211,6 +211,11 @@ class ScriptedEngine:
         request.num_computed_tokens = local + external
         return external
 
+    def start_without_load(self, request: Any) -> None:
+        """A request of which nothing is held."""
+        assert self.ask(request) == 0
+        self.allocate(request)
+
     def compute(self, request: Any, *step_ends: int, **step: Any) -> StepResult:
         """Prefill up to each token of ``step_ends``; states are offered where steps end."""
         for end in step_ends:
