@@ -1,5 +1,7 @@
 """The CUDA device of this machine, and groups of pages on it."""
 
+import mmap
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -92,7 +94,8 @@ class Worker:
 
     def pinned(self, size_bytes: int) -> torch.Tensor:
         """``uint8`` ``[bytes]`` of page-locked host memory, registered as a region is."""
-        memory = torch.zeros(size_bytes, dtype=torch.uint8)
+        # A mapping of its own: no two registrations share a page of memory.
+        memory = torch.frombuffer(mmap.mmap(-1, size_bytes), dtype=torch.uint8)
         code = self.registrar.register(memory.data_ptr(), size_bytes)
         assert code == 0, f"cuMemHostRegister of {size_bytes} bytes answered {code}"
         self._pinned.append((memory.data_ptr(), memory))
@@ -124,8 +127,6 @@ def busy(milliseconds: int = 100) -> None:
 
 def seconds_of(work: Callable[[], None]) -> float:
     """Wall time until the device has done everything."""
-    import time
-
     torch.cuda.synchronize(DEVICE)
     start = time.perf_counter()
     work()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from tests.gpu import machine
 
 BLOCKS, RUNS, RUN_BYTES = 8, 4, 65_536
 OLD, WRITTEN, REUSED, STORED = 0x11, 0x77, 0x99, 0x42
+IDS, SLOT, OTHER = (np.array([number]) for number in (5, 2, 4))
 
 
 class Group:
@@ -25,6 +27,13 @@ class Group:
         assert transfers.stream is not None
         self.streams: CudaStreams = transfers.stream
         self.rung: Rung = transfers.rungs({3: self.pool.numpy()})[3]
+        # Kernels are loaded when they are first used, and that can make streams wait.
+        for move in (self.rung.store, self.rung.load):
+            move(IDS, SLOT).wait()
+        self.cache.fill_(OLD)
+        self.block(5)
+        self.cache[5, :, :RUN_BYTES].clone()
+        late(self.streams.stores)
         torch.cuda.synchronize(machine.DEVICE)
 
     def slot(self, slot: int) -> set[int]:
@@ -48,11 +57,6 @@ def group(request: pytest.FixtureRequest, worker: machine.Worker) -> Iterator[Gr
         return
     with torch.cuda.stream(torch.cuda.Stream(machine.DEVICE)):
         yield Group(worker)
-
-
-IDS = torch.tensor([5]).numpy()
-SLOT = torch.tensor([2]).numpy()
-OTHER = torch.tensor([4]).numpy()
 
 
 def store_behind_a_late_pass(group: Group) -> set[int]:

@@ -20,7 +20,8 @@ def on_stream(stream: CopyStream, device: torch.device) -> Run:
     external = torch.cuda.ExternalStream(stream.handle, device=device)
 
     def run(work: Callable[[], object]) -> None:
-        with torch.cuda.stream(external):
+        # The engine's cache may be made for inference only, and is written to here.
+        with torch.inference_mode(), torch.cuda.stream(external):
             work()
 
     return run
