@@ -1,8 +1,9 @@
 """The way of copying of each group of a worker: chosen once, when the cache is registered."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from lmc_grouped.transfer.cpu import CpuRung
 from lmc_grouped.transfer.cuda.device import CudaDevice, open_device
 from lmc_grouped.transfer.cuda.direct import SUBMIT, DirectRung
 from lmc_grouped.transfer.cuda.kernel import KernelRung
+from lmc_grouped.transfer.cuda.kernel_lmcache import BlockOperation, LMCacheRung, OpenOperation
 from lmc_grouped.transfer.cuda.kernel_module import Kernels, load_kernels
 from lmc_grouped.transfer.cuda.registrar import CudaRegistrar
 from lmc_grouped.transfer.cuda.staged import STAGING_BYTES, StagedRung, Staging
@@ -22,6 +24,7 @@ from lmc_grouped.transfer.ladder import (
     BATCH,
     CPU,
     KERNEL,
+    LMCACHE,
     RUNS,
     STAGED,
     TORCH,
@@ -46,15 +49,23 @@ class Transfers:
         views: the engine's cache, all of it on one device.
         forced: the user's word, ``lmc_grouped.transfer``.
         device: the CUDA device whose driver answers, or what is known of another one.
+        open_lmcache: gives LMCache's block operation for a compute capability, or says why not.
 
     Raises:
         LadderError: ``forced`` cannot be had on this device.
         TransferError: streams or staging memory cannot be had.
     """
 
-    def __init__(self, views: Views, forced: str | None, device: CudaDevice | DeviceFacts) -> None:
+    def __init__(
+        self,
+        views: Views,
+        forced: str | None,
+        device: CudaDevice | DeviceFacts,
+        open_lmcache: Callable[[tuple[int, int]], BlockOperation | str] | None = None,
+    ) -> None:
         self._views = views
-        facts, self._kernels = _facts_and_kernels(device, forced)
+        self._device = device
+        facts, self._kernels, self._operation = _asked_for(device, forced, open_lmcache)
         self._plans = {
             group_id: PagePlan.of(group_id, layers) for group_id, layers in views.items()
         }
@@ -81,7 +92,9 @@ class Transfers:
             )
 
     @classmethod
-    def of(cls, views: Views, forced: str | None) -> "Transfers":
+    def of(
+        cls, views: Views, forced: str | None, open_lmcache: OpenOperation | None = None
+    ) -> "Transfers":
         """Ask the device that holds the cache.
 
         Raises:
@@ -90,7 +103,9 @@ class Transfers:
         tensors = [layer for layers in views.values() for layer in layers]
         device = tensors[0].device if tensors else torch.device("cpu")
         is_cuda = device.type == "cuda"
-        return cls(views, forced, open_device(device) if is_cuda else DeviceFacts(device.type))
+        known = open_device(device) if is_cuda else DeviceFacts(device.type)
+        opening = None if open_lmcache is None else partial(open_lmcache, device=device)
+        return cls(views, forced, known, opening)
 
     def rungs(
         self, pools: Mapping[int, npt.NDArray[np.uint8]], borders: Sequence[int] = ()
@@ -121,6 +136,11 @@ class Transfers:
         if name == KERNEL:
             assert self._kernels is not None, "the kernel is chosen where it was loaded"
             return KernelRung(plan, pool, self._kernels, self.stream)
+        if name == LMCACHE:
+            assert self._operation is not None
+            assert isinstance(self._device, CudaDevice)
+            on_device = self._device.memory, self.stream, self._device.work
+            return LMCacheRung(plan, pool, self._operation, *on_device)
         if name != STAGED:
             return DirectRung(name, plan, pool, self.stream, borders)
         assert self._staging is not None, "groups that stage are known at the start"
@@ -139,16 +159,23 @@ class Transfers:
         return stores, loads, SUBMIT[BATCH if has_batches else RUNS]
 
 
-def _facts_and_kernels(
-    device: CudaDevice | DeviceFacts, forced: str | None
-) -> tuple[DeviceFacts, Kernels | None]:
-    """What is known of the device, and the gather kernel: compiled only where it is asked for."""
+def _asked_for(
+    device: CudaDevice | DeviceFacts,
+    forced: str | None,
+    open_lmcache: Callable[[tuple[int, int]], BlockOperation | str] | None,
+) -> tuple[DeviceFacts, Kernels | None, BlockOperation | None]:
+    """What is known of the device, and what is compiled or loaded only where it is asked for."""
     if isinstance(device, DeviceFacts):
-        return device, None
+        return device, None, None
     facts = device.facts
-    if forced != KERNEL or facts.capability is None:
-        return facts, None
-    loaded = load_kernels(device.driver, facts.capability, device.memory)
-    if isinstance(loaded, str):
-        return replace(facts, kernel_missing=loaded), None
-    return replace(facts, kernel_missing=None), loaded
+    if forced == KERNEL and facts.capability is not None:
+        kernels = load_kernels(device.driver, facts.capability, device.memory)
+        if isinstance(kernels, str):
+            return replace(facts, kernel_missing=kernels), None, None
+        return replace(facts, kernel_missing=None), kernels, None
+    if forced == LMCACHE and facts.capability is not None and open_lmcache is not None:
+        operation = open_lmcache(facts.capability)
+        if isinstance(operation, str):
+            return replace(facts, lmcache_missing=operation), None, None
+        return replace(facts, lmcache_missing=None), None, operation
+    return facts, None, None

@@ -200,6 +200,32 @@ def test_a_kernel_that_cannot_be_had_is_refused_with_the_reason(monkeypatch):
         Transfers(views, "kernel", Device(views).device)
 
 
+def test_lmcaches_operation_is_opened_for_the_device_and_only_when_it_is_asked_for():
+    asked = []
+
+    def open_lmcache(capability: tuple[int, int]) -> str:
+        asked.append(capability)
+        return "lmcache.cuda_ops holds nothing for sm_70"
+
+    views = new_views()
+    Transfers(views, None, Device(views).device, open_lmcache)
+    assert asked == []
+    with pytest.raises(
+        LadderError, match=r"'lmcache', which cannot be had here: lmcache\.cuda_ops"
+    ):
+        Transfers(views, "lmcache", Device(views).device, open_lmcache)
+    assert asked == [(7, 0)]
+    with pytest.raises(LadderError, match="LMCache's operations were not asked for"):
+        Transfers(views, "lmcache", Device(views).device)
+    operation = object()
+    transfers = Transfers(views, "lmcache", Device(views).device, lambda capability: operation)
+    assert names(transfers) == {LONG: "lmcache", SHORT: "lmcache", NONE: "cpu"}
+    pools = new_pools(views)
+    for pool in pools.values():
+        assert transfers.registrar.register(pool.ctypes.data, max(pool.nbytes, 1)) == 0
+    assert {i: rung.name for i, rung in transfers.rungs(pools).items()} == names(transfers)
+
+
 def test_one_line_per_group_says_the_way_and_why(caplog):
     with caplog.at_level(logging.INFO, logger="lmc_grouped"):
         Transfers(new_views(), "runs", Device(new_views()).device)

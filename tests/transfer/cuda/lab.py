@@ -78,7 +78,7 @@ class Lab:
 
     def rung(self, name: str, staging_pages: int = 3) -> DirectRung | StagedRung | KernelRung:
         if name == "kernel":
-            kernels = Kernels(self.driver, b"\x7fELF", self._device_memory)
+            kernels = Kernels(self.driver, b"\x7fELF", self.device_memory)
             return KernelRung(self.plan, self.pool, kernels, self.streams)
         if not name.startswith("staged"):
             return DirectRung(name, self.plan, self.pool, self.streams, self.borders)
@@ -93,10 +93,10 @@ class Lab:
         )
 
     def _staging(self, stream: CopyStream, pages: int) -> Staging:
-        buffer = self._device_memory(pages * self.plan.page_bytes + 1)
+        buffer = self.device_memory(pages * self.plan.page_bytes + 1)
         return Staging(buffer, stream, FakeTorch(self.fake, stream))
 
-    def _device_memory(self, size_bytes: int) -> torch.Tensor:
+    def device_memory(self, size_bytes: int) -> torch.Tensor:
         memory = torch.zeros(size_bytes, dtype=torch.uint8)
         self.fake.device(memory)
         self._on_device.append(memory)
