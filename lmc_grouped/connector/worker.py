@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
-from lmc_grouped.adapters import namespace, vllm_groups
+from lmc_grouped.adapters import lmcache_transfer, namespace, vllm_groups
 from lmc_grouped.adapters.lmcache_config import DiskSettings
 from lmc_grouped.connector.copy_line import Begun, CopyLine
 from lmc_grouped.connector.messages import (
@@ -74,7 +74,7 @@ class WorkerHalf:
             group.group_id: vllm_groups.layer_byte_views(self._kv_cache_config, group, kv_caches)
             for group in table.groups
         }
-        transfers = Transfers.of(views, self._setup.transfer)
+        transfers = Transfers.of(views, self._setup.transfer, lmcache_transfer.open_operation)
         self._plan = self._setup.cut()
         slots = self._plan.slots_by_group
         self.region = HostRegion(

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -11,25 +11,11 @@ import torch
 from lmc_grouped.transfer.copies import Rung
 from lmc_grouped.transfer.cpu import cpu_rung
 from lmc_grouped.transfer.cuda.device import CudaDevice, open_device
-from lmc_grouped.transfer.cuda.direct import SUBMIT, CopyEngineRung
-from lmc_grouped.transfer.cuda.kernel import KernelRung
-from lmc_grouped.transfer.cuda.kernel_module import Kernels, load_kernels
+from lmc_grouped.transfer.cuda.kernel_lmcache import OpenOperation
 from lmc_grouped.transfer.cuda.registrar import CudaRegistrar
-from lmc_grouped.transfer.cuda.staged import STAGING_BYTES, StagedRung, Staging
 from lmc_grouped.transfer.cuda.stream import CudaStreams
-from lmc_grouped.transfer.cuda.submit import Submit
-from lmc_grouped.transfer.ladder import (
-    BATCH,
-    CPU,
-    KERNEL,
-    RUNS,
-    STAGED,
-    TORCH,
-    Choice,
-    DeviceFacts,
-    choose,
-    refusal,
-)
+from lmc_grouped.transfer.cuda.ways import CudaWays, OpenLMCache
+from lmc_grouped.transfer.ladder import CPU, STAGED, TORCH, Choice, DeviceFacts, choose
 from lmc_grouped.transfer.plan import HostPool, PagePlan
 from lmc_grouped.transfer.synchronous import TorchRung
 
@@ -46,15 +32,27 @@ class Transfers:
         views: the engine's cache, all of it on one device.
         forced: the user's word, ``lmc_grouped.transfer``.
         device: the CUDA device whose driver answers, or what is known of another one.
+        open_lmcache: gives LMCache's block operation for a compute capability, or says why not.
 
     Raises:
         LadderError: ``forced`` cannot be had on this device.
-        TransferError: streams or staging memory cannot be had.
+        TransferError: the copy streams cannot be had.
     """
 
-    def __init__(self, views: Views, forced: str | None, device: CudaDevice | DeviceFacts) -> None:
+    def __init__(
+        self,
+        views: Views,
+        forced: str | None,
+        device: CudaDevice | DeviceFacts,
+        open_lmcache: OpenLMCache | None = None,
+    ) -> None:
         self._views = views
-        facts, self._kernels = _facts_and_kernels(device, forced)
+        self._ways: CudaWays | None = None
+        facts = device
+        if isinstance(device, CudaDevice):
+            self._ways = CudaWays(device, forced, open_lmcache)
+            facts = self._ways.facts
+        assert isinstance(facts, DeviceFacts)
         self._plans = {
             group_id: PagePlan.of(group_id, layers) for group_id, layers in views.items()
         }
@@ -68,20 +66,19 @@ class Transfers:
         """The order of the copies with the engine's work, where they run beside it."""
         self.registrar: CudaRegistrar | None = None
         """With what the pools have to be page-locked before ``rungs``; ``None``: need not be."""
-        self._staging: tuple[Staging, Staging, Submit] | None = None
         taken = {choice.rung for choice in self.choices.values()}
-        if isinstance(device, CudaDevice) and taken - {CPU, TORCH}:
-            self.stream = CudaStreams(device.driver, device.compute)
-            self.registrar = CudaRegistrar(device.driver)
-            if STAGED in taken:
-                self._staging = self._new_staging(device, self.stream)
+        if self._ways is not None and taken - {CPU, TORCH}:
+            self.stream = self._ways.streams
+            self.registrar = CudaRegistrar(self._ways.device.driver)
         for group_id, choice in self.choices.items():
             logger.info(
                 "lmc_grouped group %d: copied by %s (%s)", group_id, choice.rung, choice.reason
             )
 
     @classmethod
-    def of(cls, views: Views, forced: str | None) -> "Transfers":
+    def of(
+        cls, views: Views, forced: str | None, open_lmcache: OpenOperation | None = None
+    ) -> "Transfers":
         """Ask the device that holds the cache.
 
         Raises:
@@ -90,7 +87,9 @@ class Transfers:
         tensors = [layer for layers in views.values() for layer in layers]
         device = tensors[0].device if tensors else torch.device("cpu")
         is_cuda = device.type == "cuda"
-        return cls(views, forced, open_device(device) if is_cuda else DeviceFacts(device.type))
+        known = open_device(device) if is_cuda else DeviceFacts(device.type)
+        opening = None if open_lmcache is None else partial(open_lmcache, device=device)
+        return cls(views, forced, known, opening)
 
     def rungs(
         self, pools: Mapping[int, npt.NDArray[np.uint8]], borders: Sequence[int] = ()
@@ -102,7 +101,8 @@ class Transfers:
             borders: addresses at which separately page-locked pieces of them begin.
 
         Raises:
-            TransferError: a pool is not page-locked where it has to be.
+            TransferError: a pool is not page-locked where it has to be, or memory cannot be had.
+            ValueError: a group's runs do not suit the way that was asked for.
         """
         return {
             group_id: self._rung(group_id, choice.rung, pools[group_id], borders)
@@ -117,37 +117,7 @@ class Transfers:
             return cpu_rung(plan, pool)
         if name == TORCH:
             return TorchRung(group_id, views, torch.from_numpy(memory))
-        assert self.stream is not None, f"{name} was chosen without a CUDA device"
-        if name == KERNEL:
-            assert self._kernels is not None, "the kernel is chosen where it was loaded"
-            return KernelRung(plan, pool, self._kernels, self.stream)
-        if name != STAGED:
-            return CopyEngineRung(name, plan, pool, self.stream, borders)
-        assert self._staging is not None, "groups that stage are known at the start"
-        return StagedRung(plan, views, pool, *self._staging, borders)
-
-    def _new_staging(
-        self, device: CudaDevice, streams: CudaStreams
-    ) -> tuple[Staging, Staging, Submit]:
+        assert self._ways is not None, f"{name} was chosen without a CUDA device"
         staged = [i for i, choice in self.choices.items() if choice.rung == STAGED]
-        size_bytes = max(STAGING_BYTES, *(self._plans[i].page_bytes for i in staged))
-        stores, loads = (
-            device.staging(stream, size_bytes) for stream in (streams.stores, streams.loads)
-        )
-        has_batches = refusal(BATCH, device.facts) is None
-        return stores, loads, SUBMIT[BATCH if has_batches else RUNS]
-
-
-def _facts_and_kernels(
-    device: CudaDevice | DeviceFacts, forced: str | None
-) -> tuple[DeviceFacts, Kernels | None]:
-    """What is known of the device, and the gather kernel: compiled only where it is asked for."""
-    if isinstance(device, DeviceFacts):
-        return device, None
-    facts = device.facts
-    if forced != KERNEL or facts.capability is None:
-        return facts, None
-    loaded = load_kernels(device.driver, facts.capability, device.memory)
-    if isinstance(loaded, str):
-        return replace(facts, kernel_missing=loaded), None
-    return replace(facts, kernel_missing=None), loaded
+        largest_bytes = max((self._plans[i].page_bytes for i in staged), default=0)
+        return self._ways.rung(name, plan, views, pool, borders, largest_bytes)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 AUTO = "auto"
 CPU, BATCH, RUNS, KERNEL, STAGED, TORCH = "cpu", "batch", "runs", "kernel", "staged", "torch"
-RUNGS = (CPU, BATCH, RUNS, KERNEL, STAGED, TORCH)
+LMCACHE = "lmcache"
+RUNGS = (CPU, BATCH, RUNS, KERNEL, LMCACHE, STAGED, TORCH)
 SETTING = "lmc_grouped.transfer"
 
 LONG_RUN_BYTES = 60 * 1024
@@ -35,6 +36,8 @@ class DeviceFacts:
     """Why not, where there is none."""
     kernel_missing: str | None = "no gather kernel was loaded"
     """Why there is no gather kernel for this device; ``None`` where there is one."""
+    lmcache_missing: str | None = "LMCache's operations were not asked for"
+    """Why LMCache's compiled operations cannot be had; ``None`` where they can."""
     has_host_addresses: bool = True
     """Whether the device finds registered host memory at the host's own addresses. Not so under
     WSL2, where a batch with them fails on the device
@@ -117,7 +120,7 @@ def refusal(rung: str, facts: DeviceFacts) -> str | None:
 def _refusal_on_cuda(rung: str, facts: DeviceFacts) -> str | None:
     if facts.driver_version is None:
         return facts.driver_missing
-    if rung in (BATCH, KERNEL) and not facts.has_host_addresses:
+    if rung in (BATCH, KERNEL, LMCACHE) and not facts.has_host_addresses:
         return (
             "this device has registered host memory at other addresses than the host (as in WSL2)"
         )
@@ -126,7 +129,7 @@ def _refusal_on_cuda(rung: str, facts: DeviceFacts) -> str | None:
             f"the driver has CUDA {version_text(facts.driver_version)}, and cuMemcpyBatchAsync "
             f"came with {version_text(BATCH_DRIVER)}"
         )
-    return facts.kernel_missing if rung == KERNEL else None
+    return {KERNEL: facts.kernel_missing, LMCACHE: facts.lmcache_missing}.get(rung)
 
 
 def version_text(driver_version: int) -> str:

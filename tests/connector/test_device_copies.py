@@ -7,6 +7,7 @@ import pytest
 from lmc_grouped.connector import worker
 from lmc_grouped.host.pinning import PinningError
 from lmc_grouped.transfer.build import Transfers, Views
+from lmc_grouped.transfer.cuda import kernel_module, kernel_nvrtc
 from lmc_grouped.transfer.ladder import LadderError
 from tests.connector.scripted import ScriptedEngine
 from tests.specs import full_spec, ring_spec, state_spec, window_spec
@@ -30,7 +31,7 @@ def on_device(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> NewEngine:
 
     device = fake_device(fake)
 
-    def of(views: Views, forced: str | None) -> Transfers:
+    def of(views: Views, forced: str | None, open_lmcache: object) -> Transfers:
         for layers in views.values():
             fake.device(*layers)
         return Transfers(views, forced, device)
@@ -40,15 +41,16 @@ def on_device(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> NewEngine:
 
 
 @pytest.mark.parametrize("partition", ["static", "auto", "off"])
-@pytest.mark.parametrize("way", ["batch", "runs", "staged", "auto"])
-def test_a_stored_prefix_comes_back_byte_for_byte(way, partition, on_device, fake):
+@pytest.mark.parametrize("way", ["batch", "runs", "kernel", "staged", "auto"])
+def test_a_stored_prefix_comes_back_byte_for_byte(way, partition, on_device, fake, monkeypatch):
+    monkeypatch.setattr(kernel_module, "compiled", lambda capability: b"\x7fELF")
     engine = on_device(way, partition=partition, units=400)
     engine.finish(engine.prefill("first", 300))
     engine.wipe()
     second = engine.request("second", 300)
     assert engine.start(second) == 256
     assert engine.wrong_pages(second, 256) == []
-    assert fake.batches or fake.named("cuMemcpyAsync")
+    assert fake.batches or fake.named("cuMemcpyAsync") or fake.launches
     assert fake.broken == []
 
 
@@ -139,7 +141,8 @@ def test_a21_memory_that_cannot_be_page_locked_stops_the_start(on_device, fake):
     assert fake.registered == {}
 
 
-def test_a_way_that_cannot_be_had_stops_the_start_with_those_that_can(on_device):
+def test_a_way_that_cannot_be_had_stops_the_start_with_those_that_can(on_device, monkeypatch):
+    monkeypatch.setattr(kernel_nvrtc, "_places", lambda: iter(()))
     with pytest.raises(LadderError, match=r"is 'kernel', .*; allowed here are auto, batch, runs"):
         on_device("kernel")
 

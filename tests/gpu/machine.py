@@ -14,12 +14,12 @@ from lmc_grouped.transfer.cuda.device import CudaDevice, open_device
 from lmc_grouped.transfer.cuda.kernel_module import load_kernels
 from lmc_grouped.transfer.cuda.registrar import CudaRegistrar
 from lmc_grouped.transfer.cuda.stream import CudaStreams
-from lmc_grouped.transfer.ladder import CPU, RUNGS, TORCH, DeviceFacts, refusal
+from lmc_grouped.transfer.ladder import CPU, LMCACHE, RUNGS, TORCH, DeviceFacts, refusal
 from lmc_grouped.transfer.pages import PageCopier
 
 DEVICE = torch.device("cuda", 0)
-BESIDE_THE_ENGINE = tuple(rung for rung in RUNGS if rung not in (CPU, TORCH))
-"""The rungs that need a CUDA device."""
+BESIDE_THE_ENGINE = tuple(rung for rung in RUNGS if rung not in (CPU, LMCACHE, TORCH))
+"""The rungs that need a CUDA device and nothing of LMCache."""
 
 report: list[str] = []
 """Lines that are printed at the end."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lmc_grouped.transfer.build import Transfers
-from lmc_grouped.transfer.copies import TransferError
+from lmc_grouped.transfer.copies import Rung, TransferError
 from lmc_grouped.transfer.cuda import kernel_module
 from lmc_grouped.transfer.cuda.device import CudaDevice, device_facts, open_device
 from lmc_grouped.transfer.cuda.driver import Driver
@@ -136,21 +136,31 @@ def test_pages_of_all_groups_come_back_by_every_way(forced, version, monkeypatch
     assert device.fake.broken == []
 
 
+def pinned_rungs(transfers: Transfers, views: dict[int, list[torch.Tensor]]) -> dict[int, Rung]:
+    pools = new_pools(views)
+    assert transfers.registrar is not None
+    for pool in pools.values():
+        assert transfers.registrar.register(pool.ctypes.data, max(pool.nbytes, 1)) == 0
+    return transfers.rungs(pools, [pool.ctypes.data for pool in pools.values()])
+
+
 def test_staging_is_made_once_for_each_direction_and_holds_the_largest_page():
-    views = {
-        1: [torch.zeros(2, 5, 8, dtype=torch.uint8)],
-        2: [torch.zeros(2, 10, 8, dtype=torch.uint8)],
-    }
+    def cache(*shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=torch.uint8)[..., :-1]
+
+    ids, large = 8 * ID_ROOM, STAGING_BYTES // 4096 + 1
+    for views, size_bytes in (
+        ({1: [cache(2, 5, 8)], 2: [cache(2, 10, 8)]}, STAGING_BYTES),
+        ({1: [cache(1, large, 4097)], 2: [cache(2, 10, 8)]}, 4096 * large),
+    ):
+        device = Device(views)
+        transfers = Transfers(views, None, device.device)
+        assert names(transfers) == {1: "staged", 2: "staged"}
+        pinned_rungs(transfers, views)
+        assert device.asked_bytes == [ids, ids, size_bytes, size_bytes]
+    views = new_views()
     device = Device(views)
-    transfers = Transfers(views, None, device.device)
-    assert device.asked_bytes == [8 * ID_ROOM, STAGING_BYTES] * 2
-    assert names(transfers) == {1: "staged", 2: "staged"}
-    large = {1: [torch.zeros(1, STAGING_BYTES // 4096 + 1, 4097, dtype=torch.uint8)[..., :4096]]}
-    device = Device(large)
-    Transfers(large, None, device.device)
-    assert device.asked_bytes == [8 * ID_ROOM, STAGING_BYTES + 4096] * 2
-    device = Device(new_views())
-    Transfers(new_views(), "runs", device.device)
+    pinned_rungs(Transfers(views, "runs", device.device), views)
     assert device.asked_bytes == []
 
 
@@ -193,6 +203,32 @@ def test_a_kernel_that_cannot_be_had_is_refused_with_the_reason(monkeypatch):
     monkeypatch.setattr(kernel_module, "compiled", lambda capability: b"of another architecture")
     with pytest.raises(LadderError, match="loading the gather kernel of 23 bytes: cuModuleLoadDat"):
         Transfers(views, "kernel", Device(views).device)
+
+
+def test_lmcaches_operation_is_opened_for_the_device_and_only_when_it_is_asked_for():
+    asked = []
+
+    def open_lmcache(capability: tuple[int, int]) -> str:
+        asked.append(capability)
+        return "lmcache.cuda_ops holds nothing for sm_70"
+
+    views = new_views()
+    Transfers(views, None, Device(views).device, open_lmcache)
+    assert asked == []
+    with pytest.raises(
+        LadderError, match=r"'lmcache', which cannot be had here: lmcache\.cuda_ops"
+    ):
+        Transfers(views, "lmcache", Device(views).device, open_lmcache)
+    assert asked == [(7, 0)]
+    with pytest.raises(LadderError, match="LMCache's operations were not asked for"):
+        Transfers(views, "lmcache", Device(views).device)
+    operation = object()
+    transfers = Transfers(views, "lmcache", Device(views).device, lambda capability: operation)
+    assert names(transfers) == {LONG: "lmcache", SHORT: "lmcache", NONE: "cpu"}
+    pools = new_pools(views)
+    for pool in pools.values():
+        assert transfers.registrar.register(pool.ctypes.data, max(pool.nbytes, 1)) == 0
+    assert {i: rung.name for i, rung in transfers.rungs(pools).items()} == names(transfers)
 
 
 def test_one_line_per_group_says_the_way_and_why(caplog):

@@ -8,9 +8,8 @@ import torch
 from lmc_grouped.transfer.copies import TransferError
 from lmc_grouped.transfer.cuda import abi
 from lmc_grouped.transfer.cuda.driver import Driver
-from lmc_grouped.transfer.cuda.staged import Staging
 from lmc_grouped.transfer.cuda.stream import CopyStream
-from lmc_grouped.transfer.cuda.torch_work import ID_ROOM, IdRing, Run, on_stream
+from lmc_grouped.transfer.cuda.torch_work import ID_ROOM, IdRing, Run, TorchLane, on_stream
 from lmc_grouped.transfer.ladder import DeviceFacts
 
 
@@ -28,12 +27,12 @@ class CudaDevice:
     pinned_memory: Callable[[int], torch.Tensor]
     """``uint8`` ``[bytes]`` on the host, page-locked."""
 
-    def staging(self, stream: CopyStream, size_bytes: int) -> Staging:
-        """Room for pages that are gathered or scattered on a stream."""
+    def lane(self, stream: CopyStream) -> TorchLane:
+        """torch's work on a stream."""
         run = self.run_on(stream)
         host, device = (make(8 * ID_ROOM) for make in (self.pinned_memory, self.memory))
         ids = IdRing(host.view(torch.int64), device.view(torch.int64), run, stream.wait)
-        return Staging(self.memory(size_bytes), stream, run, ids)
+        return TorchLane(stream, run, ids)
 
 
 def open_device(device: torch.device) -> CudaDevice | DeviceFacts:

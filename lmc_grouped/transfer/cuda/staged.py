@@ -16,9 +16,9 @@ import torch
 from lmc_grouped.transfer.copies import Copies, Ids
 from lmc_grouped.transfer.cuda.merging import merge
 from lmc_grouped.transfer.cuda.pinned import check_borders, check_pinned
-from lmc_grouped.transfer.cuda.stream import CopyStream, EventTicket
+from lmc_grouped.transfer.cuda.stream import EventTicket
 from lmc_grouped.transfer.cuda.submit import Directed, Submit
-from lmc_grouped.transfer.cuda.torch_work import IdRing, Run
+from lmc_grouped.transfer.cuda.torch_work import TorchLane
 from lmc_grouped.transfer.ladder import STAGED
 from lmc_grouped.transfer.plan import HostPool, PagePlan
 
@@ -37,11 +37,8 @@ class Staging:
 
     buffer: torch.Tensor
     """``uint8`` ``[bytes]``, at least a page of the largest group."""
-    stream: CopyStream
-    run: Run
-    """On that stream."""
-    ids: IdRing
-    """For that stream."""
+    lane: TorchLane
+    """Where it is filled and emptied."""
 
 
 class StagedRung:
@@ -76,7 +73,7 @@ class StagedRung:
         self._group_id = plan.group_id
         self._pool = pool
         self._submit = submit
-        check_pinned(stores.stream.driver, plan.group_id, pool)
+        check_pinned(stores.lane.stream.driver, plan.group_id, pool)
         self._borders = check_borders(plan.group_id, pool, borders)
         self._stores, self._loads = stores, loads
         self._gathered = _StagedPages.of(layer_views, stores, plan.page_bytes)
@@ -89,14 +86,14 @@ class StagedRung:
             TransferError: the copies could not be begun.
         """
         where = f"group {self._group_id}: storing {len(slots)} pages"
-        staging, pages = self._stores, self._gathered
+        lane, pages = self._stores.lane, self._gathered
 
         def submit() -> None:
             for blocks, places in pages.chunks(block_ids, slots):
-                staging.run(partial(pages.gather, staging.ids.put(blocks)))
-                self._submit(staging.stream, self._across(pages, places, to_host=True), where)
+                lane.run(partial(pages.gather, lane.ids.put(blocks)))
+                self._submit(lane.stream, self._across(pages, places, to_host=True), where)
 
-        return staging.stream.begin(where, submit)
+        return lane.stream.begin(where, submit)
 
     def load(self, block_ids: Ids, slots: Ids) -> EventTicket:
         """Begin to copy pool slot ``slots[i]`` into device block ``block_ids[i]``.
@@ -105,14 +102,14 @@ class StagedRung:
             TransferError: the copies could not be begun.
         """
         where = f"group {self._group_id}: loading {len(slots)} pages"
-        staging, pages = self._loads, self._arrived
+        lane, pages = self._loads.lane, self._arrived
 
         def submit() -> None:
             for blocks, places in pages.chunks(block_ids, slots):
-                self._submit(staging.stream, self._across(pages, places, to_host=False), where)
-                staging.run(partial(pages.scatter, staging.ids.put(blocks)))
+                self._submit(lane.stream, self._across(pages, places, to_host=False), where)
+                lane.run(partial(pages.scatter, lane.ids.put(blocks)))
 
-        return staging.stream.begin(where, submit)
+        return lane.stream.begin(where, submit)
 
     def _across(self, pages: "_StagedPages", slots: Ids, *, to_host: bool) -> Directed:
         """Whole pages between the buffer and their slots."""
@@ -136,7 +133,7 @@ class _StagedPages:
         cls, layer_views: Sequence[torch.Tensor], staging: Staging, page_bytes: int
     ) -> "_StagedPages":
         buffer = staging.buffer
-        capacity = min(len(buffer) // page_bytes, staging.ids.room)
+        capacity = min(len(buffer) // page_bytes, staging.lane.ids.room)
         assert capacity, "the staging buffer is made for the largest page"
         rows = buffer[: capacity * page_bytes].view(capacity, page_bytes)
         pairs, start = [], 0

@@ -1,6 +1,7 @@
 """torch's part of the work: kernels on a copy stream, and the ids that they read."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -64,3 +65,12 @@ class IdRing:
         source.copy_(torch.from_numpy(ids))
         self._run(lambda: target.copy_(source, non_blocking=True))
         return target
+
+
+@dataclass(frozen=True, slots=True)
+class TorchLane:
+    """torch's work on one copy stream; all groups of a worker share it."""
+
+    stream: CopyStream
+    run: Run
+    ids: IdRing

@@ -105,7 +105,8 @@ class Lab:
         )
 
     def _staging(self, stream: CopyStream, pages: int) -> Staging:
-        return self.device.staging(stream, pages * self.plan.page_bytes + 1)
+        memory = self.device.memory(pages * self.plan.page_bytes + 1)
+        return Staging(memory, self.device.lane(stream))
 
     def forward(self, work: Callable[[], None]) -> None:
         """Something the engine has begun on its own stream."""
