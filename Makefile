@@ -10,7 +10,8 @@ export PYTHONHASHSEED := 0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help env demo test test-unit test-compat test-engine test-gpu test-v100 lint types format \
-	bench-restore bench-index compat compat-engine bench-elastic bench-balance bench-disk clean
+	bench-restore bench-index compat compat-engine bench-elastic bench-balance bench-disk \
+	bench-transfer clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -68,6 +69,9 @@ bench-elastic: env  ## how much of the ceiling elastic pools hold, six layouts (
 
 bench-balance: env  ## cost of moving extents between groups while requests change
 	$(BIN)/python -m lmc_grouped.tools.bench_balance
+
+bench-transfer: env  ## copies between cache and pool against memcpy and LMCache's torch operations
+	$(BIN)/python -m lmc_grouped.tools.bench_transfer
 
 bench-disk: env  ## the disk tier against plain I/O and LMCache's disk backend
 	$(BIN)/python -m lmc_grouped.tools.bench_disk

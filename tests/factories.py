@@ -48,6 +48,7 @@ def window(
         span_tokens=span,
         page_bytes=page_bytes,
         window_tokens=window_tokens,
+        is_drafter=drafter,
         layers=(f"window.{group_id}",),
     )
 

@@ -62,7 +62,10 @@ class Balance:
                 self._tier.stats.add(name, amount)
 
     def extents(self) -> dict[int, int]:
-        """group_id -> extents it owns now; empty where pools are fixed."""
+        """group_id -> extents it owns now; empty where pools are fixed.
+
+        Those that groups share are counted under the first of them.
+        """
         rooms = self._arena.rooms if self._arena else {}
         return {group_id: len(room.extents) for group_id, room in rooms.items()}
 
@@ -77,10 +80,14 @@ class Balance:
         if all(abs(share - self._said.get(g, 0.0)) <= WORTH_SAYING for g, share in shares.items()):
             return
         self._said = shares
+        plan = self._arena.plan
         logger.info(
             "lmc_grouped balance: %s of %d extents, %d empty",
-            ", ".join(f"group {group_id} {count}" for group_id, count in owned.items()),
-            self._arena.plan.extents,
+            ", ".join(
+                f"group {'+'.join(map(str, plan.sharers(group_id)))} {count}"
+                for group_id, count in owned.items()
+            ),
+            plan.extents,
             len(self._arena.empty),
         )
 

@@ -179,12 +179,13 @@ class SchedulerHalf:
         if stats.is_empty():
             return None
         for group_id, pool in residency.items():
-            stats.set("resident_slots", pool.resident_pages, group_id)
-            stats.set("useless_slots", pool.useless_slots, group_id)
             page_bytes = self.tier.table.group(group_id).page_bytes
+            stats.set("resident_slots", pool.resident_pages, group_id)
             stats.set("resident_bytes", pool.resident_pages * page_bytes, group_id)
-            stats.set("useless_bytes", pool.useless_slots * page_bytes, group_id)
-            stats.set("capacity_slots", pool.capacity_slots, group_id)
+            if pool.owner_id == group_id:
+                stats.set("useless_slots", pool.useless_slots, group_id)
+                stats.set("useless_bytes", pool.useless_slots * page_bytes, group_id)
+                stats.set("capacity_slots", pool.capacity_slots, group_id)
         for group_id, extents in self.balance.extents().items():
             stats.set("extents", extents, group_id)
         if self.tier.disk:

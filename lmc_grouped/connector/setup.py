@@ -144,7 +144,8 @@ def agree(table: GroupTable, reports: Mapping[tuple[int, int], RankReport]) -> P
     if not cuts:
         return agreed
     if len(cuts) < len(plans) or any(
-        each.slots_per_extent != cuts[0].slots_per_extent for each in cuts
+        (each.slots_per_extent, each.shares) != (cuts[0].slots_per_extent, cuts[0].shares)
+        for each in cuts
     ):
         raise GroupTableError(
             "the ranks cut their budgets into different extents; set cpu_group_partition: static"
@@ -194,10 +195,16 @@ def log_pools(setup: Setup, plan: PoolPlan) -> None:
 def _slots_line(setup: Setup, plan: PoolPlan, group: GroupSpec) -> str:
     """What the group can have."""
     if plan.extents is not None:
-        per_extent = plan.extents.slots_per_extent[group.group_id]
+        cut = plan.extents
+        owner_id = cut.owner_of(group.group_id)
+        extents = (
+            f"{cut.floor_extents[owner_id]} to {cut.extents} extents"
+            if owner_id == group.group_id
+            else f"extents shared with group {owner_id}"
+        )
         return (
-            f"{per_extent} to an extent, {plan.extents.floor_extents[group.group_id]} to "
-            f"{plan.extents.extents} extents, spans of {group.span_tokens} tokens"
+            f"{cut.slots_per_extent[group.group_id]} to an extent, {extents}, "
+            f"spans of {group.span_tokens} tokens"
         )
     slots = plan.slots_by_group[group.group_id]
     sizer = Sizer(setup.table, setup.retention_tokens, setup.reference_tokens)

@@ -4,6 +4,7 @@ A *context* is one prompt of the reference length that can be restored at its
 end: what it costs is what retention keeps for that one resume point.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -200,11 +201,14 @@ def elastic_contexts(context: ContextPages, extents: ExtentPlan) -> int:
     if not context.is_restorable:
         return 0
     usable = extents.extents - extents.reserve_extents
+    pages_by_owner = Counter[int]()
+    for group_id, pages in context.pages_by_group.items():
+        pages_by_owner[extents.owner_of(group_id)] += pages
 
     def needed(contexts: int) -> int:
         return sum(
-            -(-contexts * pages // extents.slots_per_extent[group_id])
-            for group_id, pages in context.pages_by_group.items()
+            -(-contexts * pages // extents.slots_per_extent[owner])
+            for owner, pages in pages_by_owner.items()
         )
 
     held, too_many = 0, usable + 1

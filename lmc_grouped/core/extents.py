@@ -3,9 +3,13 @@
 An extent holds whole pages of its group. Slot ``s`` of a group with ``k`` pages
 an extent lies in extent ``s // k``, so a worker can tell where a slot is without
 knowing who owns what. An extent without pages belongs to nobody.
+
+Groups that are alike share extents: of every request they keep equally many
+pages of equally many bytes, so one cannot crowd out the other.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from lmc_grouped.core.room import Clock, Page, Room
 
@@ -19,7 +23,17 @@ class ExtentPlan:
     slots_per_extent: dict[int, int]
     """group_id -> whole pages in one extent."""
     floor_extents: dict[int, int]
-    """group_id -> extents that other groups never take from it."""
+    """group_id -> extents that others never take from it and those that share with it."""
+    shares: Mapping[int, int] = field(default_factory=dict)
+    """group_id -> the group before it whose extents it shares; absent: it has its own."""
+
+    def owner_of(self, group_id: int) -> int:
+        """The group under whose id the extents of ``group_id`` are counted."""
+        return self.shares.get(group_id, group_id)
+
+    def sharers(self, owner_id: int) -> list[int]:
+        """Groups whose extents are counted under ``owner_id``, that one first."""
+        return [owner_id, *(group for group, owner in self.shares.items() if owner == owner_id)]
 
     @property
     def reserve_extents(self) -> int:
@@ -60,9 +74,10 @@ class Arena:
         self.shortage_extents = 0
         """How many more a refused reservation would have needed."""
         self.rooms = {
-            group_id: ElasticRoom(self, slots, plan.floor_extents[group_id], clock)
-            for group_id, slots in plan.slots_per_extent.items()
+            group_id: ElasticRoom(self, plan.slots_per_extent[group_id], floor, clock)
+            for group_id, floor in plan.floor_extents.items()
         }
+        """By the first of the groups that share it."""
 
     def spare_for(self, room: "ElasticRoom") -> int:
         """Empty extents that ``room`` may take: the floors of others are theirs."""
@@ -89,7 +104,7 @@ class Arena:
 
 
 class ElasticRoom(Room):
-    """The slots of one group, in the extents it owns now."""
+    """The slots of one group, or of groups that are alike, in the extents owned now."""
 
     __slots__ = (
         "_arena",

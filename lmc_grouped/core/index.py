@@ -48,7 +48,8 @@ class PageIndex:
         self._clock = Clock()
         self.arena = Arena(extents, self._clock) if extents else None
         self._pools = {
-            group_id: Pool(room) for group_id, room in self._rooms(slots_by_group, shared).items()
+            group_id: Pool(group_id, room)
+            for group_id, room in self._rooms(slots_by_group, shared).items()
         }
         self._writing: dict[int, list[Page]] = {}
         self._confirmed: dict[int, list[Page]] = {}
@@ -206,7 +207,11 @@ class PageIndex:
 
     def residency(self) -> dict[int, Residency]:
         """group_id -> what its pool holds."""
-        return {group_id: pool.residency() for group_id, pool in self._pools.items()}
+        first: dict[Room, int] = {}
+        return {
+            group_id: pool.residency(first.setdefault(pool.room, group_id))
+            for group_id, pool in self._pools.items()
+        }
 
     def evict(self, page: Page) -> None:
         """Let a page go that nothing holds and that nothing leans on."""
@@ -218,7 +223,8 @@ class PageIndex:
 
     def _rooms(self, slots_by_group: Mapping[int, int], shared: bool) -> dict[int, Room]:
         if self.arena:
-            return dict(self.arena.rooms)
+            plan, rooms = self.arena.plan, self.arena.rooms
+            return {group_id: rooms[plan.owner_of(group_id)] for group_id in plan.slots_per_extent}
         common = Room(min(slots_by_group.values(), default=0), self._clock)
         return {
             group_id: common if shared else Room(slots, self._clock)

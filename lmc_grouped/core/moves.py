@@ -28,9 +28,14 @@ class PageMove:
     """
 
     page: Page
-    group_id: int
+    room: ElasticRoom
     source_slot: int
     target_slot: int
+
+    @property
+    def group_id(self) -> int:
+        """Whose page it is."""
+        return self.page.pool.group_id
 
 
 class Rebalancer:
@@ -47,8 +52,8 @@ class Rebalancer:
         self._arena: Arena = index.arena
         self._page_bytes = page_bytes
         self._moving: dict[int, list[PageMove]] = {}
-        self._immovable: set[int] = set()
-        """Groups of which a move has failed: their extents are emptied by eviction alone."""
+        self._immovable: set[ElasticRoom] = set()
+        """Rooms in which a move has failed: their extents are emptied by eviction alone."""
         self._floor_hits = 0
 
     def plan(self, operation_id: int, limit_bytes: int) -> list[PageMove]:
@@ -64,17 +69,17 @@ class Rebalancer:
         arena.shortage_extents = 0
         moves: list[PageMove] = []
         evictions = EVICTIONS_PER_STEP
-        stuck: set[int] = set()
-        """Groups whose free slots are scattered and whose pages cannot move now."""
+        stuck: set[ElasticRoom] = set()
+        """Rooms whose free slots are scattered and whose pages cannot move now."""
         while arena.spare_extents + arena.closing_extents < target:
             found = self._next_to_empty(stuck)
             if found is not None:
-                group_id, sources = found
-                emptied = self._empty(group_id, sources)
+                room, sources = found
+                emptied = _empty(room, sources)
                 if not emptied:
-                    stuck.add(group_id)
+                    stuck.add(room)
                 moves += emptied
-                limit_bytes -= len(emptied) * self._page_bytes[group_id]
+                limit_bytes -= sum(self._page_bytes[move.group_id] for move in emptied)
                 if limit_bytes <= 0:
                     break
                 continue
@@ -100,11 +105,10 @@ class Rebalancer:
         Returns:
             The moves that have taken place, or those that failed.
         """
-        rooms = self._arena.rooms
         moves = self._moving.pop(operation_id)
         moved = []
         for move in moves:
-            room, page = rooms[move.group_id], move.page
+            room, page = move.room, move.page
             if failure is None and not page.gone and not page.holds:
                 page.slot = move.target_slot
                 room.vacate_slot(move.source_slot)
@@ -112,14 +116,13 @@ class Rebalancer:
             else:
                 room.vacate_slot(move.target_slot)
             if failure is not None:
-                self._immovable.add(move.group_id)
-        for group_id, number in {
-            (move.group_id, move.source_slot // rooms[move.group_id].slots_per_extent)
-            for move in moves
+                self._immovable.add(room)
+        for room, number in {
+            (move.room, move.source_slot // move.room.slots_per_extent) for move in moves
         }:
-            extent = rooms[group_id].extents.get(number)
+            extent = room.extents.get(number)
             if extent is not None and extent.is_closing:
-                rooms[group_id].reopen(extent)
+                room.reopen(extent)
         self._index.releases += 1
         return moves if failure is not None else moved
 
@@ -136,46 +139,44 @@ class Rebalancer:
         self._arena.stalls = self._floor_hits = 0
         return counts
 
-    def _next_to_leave(self, stuck: set[int]) -> Page | None:
+    def _next_to_leave(self, stuck: set[ElasticRoom]) -> Page | None:
         """The page that leaves ahead of need, of a group above its floor."""
-        rooms = [room for group_id, room in self._arena.rooms.items() if group_id not in stuck]
+        rooms = [room for room in self._arena.rooms.values() if room not in stuck]
         leaving = self._arena.oldest([room for room in rooms if room.above_floor > 0])
         held_back = self._arena.oldest([room for room in rooms if room.above_floor <= 0])
         if leaving and held_back and held_back.used_at < leaving.used_at:
             self._floor_hits += 1
         return leaving
 
-    def _next_to_empty(self, stuck: set[int]) -> tuple[int, list[Extent]] | None:
-        """The group that could free an extent for the fewest bytes, and its open extents."""
-        best: tuple[int, int, list[Extent]] | None = None
-        for group_id, room in self._arena.rooms.items():
-            if group_id in stuck or group_id in self._immovable:
+    def _next_to_empty(self, stuck: set[ElasticRoom]) -> tuple[ElasticRoom, list[Extent]] | None:
+        """The room that could free an extent for the fewest bytes, and its open extents."""
+        best: tuple[int, ElasticRoom, list[Extent]] | None = None
+        for owner, room in self._arena.rooms.items():
+            if room in stuck or room in self._immovable:
                 continue
             if room.free_slots < room.slots_per_extent or room.above_floor <= 0:
                 continue
             extents = room.open_extents()
-            cost = extents[0].used * self._page_bytes[group_id]
+            cost = extents[0].used * self._page_bytes[owner]
             if best is None or cost < best[0]:
-                best = cost, group_id, extents
+                best = cost, room, extents
         return None if best is None else best[1:]
 
-    def _empty(self, group_id: int, extents: list[Extent]) -> list[PageMove]:
-        """Move the pages of the first of ``extents`` that can move into the fullest others."""
-        room = self._arena.rooms[group_id]
-        source = next((extent for extent in extents if _is_movable(room, extent)), None)
-        if source is None:
-            return []
-        room.close(source)
-        targets = [extent for extent in extents if extent is not source]
-        return [
-            self._move(group_id, room, page, targets) for page in source.pages if page is not None
-        ]
 
-    @staticmethod
-    def _move(group_id: int, room: ElasticRoom, page: Page, targets: list[Extent]) -> PageMove:
-        while targets[-1].used == room.slots_per_extent:
-            targets.pop()
-        return PageMove(page, group_id, page.slot, room.reserve_copy(page, targets[-1]))
+def _empty(room: ElasticRoom, extents: list[Extent]) -> list[PageMove]:
+    """Move the pages of the first of ``extents`` that can move into the fullest others."""
+    source = next((extent for extent in extents if _is_movable(room, extent)), None)
+    if source is None:
+        return []
+    room.close(source)
+    targets = [extent for extent in extents if extent is not source]
+    return [_move(room, page, targets) for page in source.pages if page is not None]
+
+
+def _move(room: ElasticRoom, page: Page, targets: list[Extent]) -> PageMove:
+    while targets[-1].used == room.slots_per_extent:
+        targets.pop()
+    return PageMove(page, room, page.slot, room.reserve_copy(page, targets[-1]))
 
 
 def _is_movable(room: ElasticRoom, extent: Extent) -> bool:

@@ -25,16 +25,18 @@ class NewPage(NamedTuple):
 class Pool:
     """The pages of one group."""
 
-    __slots__ = ("evicted_pages", "pages", "room")
+    __slots__ = ("evicted_pages", "group_id", "pages", "room")
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, group_id: int, room: Room) -> None:
+        self.group_id = group_id
         self.room = room
         self.pages: dict[bytes, Page] = {}
         self.evicted_pages = 0
 
-    def residency(self) -> "Residency":
-        """What it holds now."""
+    def residency(self, owner_id: int) -> "Residency":
+        """What it holds now; ``owner_id``: the first of the groups in its room."""
         return Residency(
+            owner_id,
             self.room.capacity_slots,
             self.room.free_slots,
             self.room.idle_slots,
@@ -46,9 +48,11 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """What one group's pool holds. With shared rows the slots are those of all groups, and with
-    extents those the group has now."""
+    """What one group's pool holds. Groups that take the same slots, those that share extents
+    or rows, have the same numbers of slots; with extents, those they have now."""
 
+    owner_id: int
+    """The first of the groups that take the same slots: count the slots under it."""
     capacity_slots: int
     free_slots: int
     idle_slots: int

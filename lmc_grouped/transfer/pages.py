@@ -46,7 +46,8 @@ class PageCopier:
         self.plan = PagePlan.of(group_id, layer_views)
         self._pool = HostPool.of(pool.numpy())
         # The rungs know addresses only: their memory lives as long as this.
-        self._memory = (pool, tuple(layer_views))
+        self.layer_views = tuple(layer_views)
+        self._pool_memory = pool
         if rung is None:
             is_on_host = all(view.device.type == "cpu" for view in layer_views)
             rung = (

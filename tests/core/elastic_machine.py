@@ -31,8 +31,8 @@ from lmc_grouped.core.pool import NewPage, PageRef
 from lmc_grouped.core.room import Page
 from tests.factories import block_hash
 
-FULL, WINDOW, RECURRENT = GROUPS = (0, 1, 2)
-PAGE_BYTES = {FULL: 4, WINDOW: 3, RECURRENT: 12}
+FULL, WINDOW, RECURRENT, ALIKE = GROUPS = (0, 1, 2, 3)
+SHARES = {ALIKE: RECURRENT}
 EXTENT_BYTES = 12
 BEFORE = {n: None if n % 6 == 1 else n - 1 for n in range(1, 61)} | {10: 8, 16: 2, 40: 2, 52: 44}
 """node -> the node before it: ten prompts, some of which branch off another."""
@@ -49,11 +49,6 @@ def path_to(node: int | None) -> list[int]:
 
 def ref(group_id: int, node: int) -> PageRef:
     return group_id, block_hash(node)
-
-
-def content(group_id: int, block: bytes) -> bytes:
-    number = int(block[4:]) * 4 + group_id + 1
-    return bytes([number] * PAGE_BYTES[group_id])
 
 
 class WatchedIndex(PageIndex):
@@ -95,13 +90,20 @@ class ElasticMachine(RuleBasedStateMachine):
         extents=st.integers(7, 14),
         floors=st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 2)),
         reserve=st.integers(0, 4),
+        state_bytes=st.sampled_from([6, 12]),
     )
-    def start(self, extents: int, floors: tuple[int, int, int], reserve: int) -> None:
-        slots = {g: EXTENT_BYTES // size for g, size in PAGE_BYTES.items()}
-        plan = ExtentPlan(EXTENT_BYTES, extents, slots, dict(zip(GROUPS, floors, strict=True)))
+    def start(
+        self, extents: int, floors: tuple[int, int, int], reserve: int, state_bytes: int
+    ) -> None:
+        """States take half of an extent, or all of it."""
+        self.page_bytes = {FULL: 4, WINDOW: 3, RECURRENT: state_bytes, ALIKE: state_bytes}
+        slots = {g: EXTENT_BYTES // size for g, size in self.page_bytes.items()}
+        owners = [group_id for group_id in GROUPS if group_id not in SHARES]
+        floor_extents = dict(zip(owners, floors, strict=True))
+        plan = ExtentPlan(EXTENT_BYTES, extents, slots, floor_extents, SHARES)
         self.index = WatchedIndex({g: extents * slots[g] for g in GROUPS}, extents=plan)
         self.arena = self.index.arena
-        self.rebalancer = Rebalancer(self.index, PAGE_BYTES)
+        self.rebalancer = Rebalancer(self.index, self.page_bytes)
         self.memory = bytearray(extents * EXTENT_BYTES)
         self.reserve = reserve
         self.planned: list[Planned] = []
@@ -114,15 +116,19 @@ class ElasticMachine(RuleBasedStateMachine):
     # Bytes.
 
     def place(self, group_id: int, slot: int) -> slice:
-        extent, position = divmod(slot, EXTENT_BYTES // PAGE_BYTES[group_id])
-        start = extent * EXTENT_BYTES + position * PAGE_BYTES[group_id]
-        return slice(start, start + PAGE_BYTES[group_id])
+        size = self.page_bytes[group_id]
+        extent, position = divmod(slot, EXTENT_BYTES // size)
+        start = extent * EXTENT_BYTES + position * size
+        return slice(start, start + size)
+
+    def content(self, group_id: int, block: bytes) -> bytes:
+        return bytes([int(block[4:]) * 4 + group_id] * self.page_bytes[group_id])
 
     def carry_out(self) -> None:
         """The workers do what was planned, in order."""
         for operation in self.planned:
             for (group_id, block), slot in operation.writes:
-                self.write(group_id, slot, content(group_id, block), operation)
+                self.write(group_id, slot, self.content(group_id, block), operation)
             for move in operation.moves:
                 source = self.memory[self.place(move.group_id, move.source_slot)]
                 self.write(move.group_id, move.target_slot, source, operation)
@@ -161,7 +167,8 @@ class ElasticMachine(RuleBasedStateMachine):
         self.lease(owner, [(FULL, n) for n in anchors])
         wanted = [(FULL, n) for n in missing]
         wanted += [(WINDOW, n) for n in path[-tail:] if not self.index.knows(*ref(WINDOW, n))]
-        wanted += [(RECURRENT, node)] * (state and not self.index.knows(*ref(RECURRENT, node)))
+        if state:
+            wanted += [(g, node) for g in (RECURRENT, ALIKE) if not self.index.knows(*ref(g, node))]
         pages = [
             NewPage(*ref(g, n), block_hash(BEFORE[n]) if g == FULL and BEFORE[n] else None)
             for g, n in wanted
@@ -178,7 +185,7 @@ class ElasticMachine(RuleBasedStateMachine):
         writes = [(ref(g, n), slot) for (g, n), slot in zip(wanted, slots, strict=True)]
         self.planned.append(Planned(operation_id, writes, fails=luck == 0))
         self.lease(owner, wanted)
-        chains = [(WINDOW, path[-tail:]), (RECURRENT, [node]), (FULL, [node])]
+        chains = [(WINDOW, path[-tail:]), (RECURRENT, [node]), (ALIKE, [node]), (FULL, [node])]
         self.index.join([(g, [block_hash(n) for n in nodes]) for g, nodes in chains])
 
     def lease(self, owner: str, wanted: list[tuple[int, int]]) -> None:
@@ -191,7 +198,7 @@ class ElasticMachine(RuleBasedStateMachine):
         """A hit: what is read is held, and its bytes are right whenever workers look."""
         path = path_to(node)
         wanted = [(FULL, n) for n in path] + [(WINDOW, n) for n in path[-tail:]]
-        wanted.append((RECURRENT, node))
+        wanted += [(RECURRENT, node), (ALIKE, node)]
         self.lease(owner, [(g, n) for g, n in wanted if self.index.has(*ref(g, n))])
 
     @rule(owner=OWNERS)
@@ -267,7 +274,9 @@ class ElasticMachine(RuleBasedStateMachine):
         for group_id in GROUPS:
             for block, page in self.index._pools[group_id].pages.items():
                 if page.ready:
-                    assert self.memory[self.place(group_id, page.slot)] == content(group_id, block)
+                    assert self.memory[self.place(group_id, page.slot)] == self.content(
+                        group_id, block
+                    )
 
     @invariant()
     def no_byte_has_two_owners(self) -> None:

@@ -8,7 +8,7 @@ from lmc_grouped.core.index import PageIndex
 from lmc_grouped.core.moves import EVICTIONS_PER_STEP, Rebalancer
 from lmc_grouped.core.pool import NewPage
 from tests.core.test_sizing import A08_BUDGET_BYTES, a08_table
-from tests.factories import block_hash, full, recurrent, table_of
+from tests.factories import block_hash, full, recurrent, table_of, window
 
 PAGE_BYTES = {0: 30, 1: 20}
 
@@ -229,7 +229,8 @@ def test_extents_of_the_field_geometry_are_its_largest_page():
     assert plan is not None
     assert (plan.extent_bytes, plan.extents) == (10_235_904, 419)
     assert plan.slots_per_extent == {0: 1, 2: 1, 3: 1, 4: 1, 5: 12}
-    assert plan.floor_extents == {0: 83, 2: 1, 3: 1, 4: 1, 5: 1}
+    assert plan.floor_extents == {0: 83, 2: 3, 5: 1}
+    assert plan.shares == {3: 2, 4: 2}
     assert plan.reserve_extents == 2
 
 
@@ -251,6 +252,61 @@ def test_waste_counts_what_pages_leave_over_what_is_half_filled_and_the_rest():
     assert expected_waste(groups, pages, 1_000, 60) == pytest.approx(
         0.25 * 10 / 60 + (25 / 2 + 1_000 % 60) / 1_000
     )
+
+
+def test_groups_that_are_alike_share_extents_and_are_half_filled_once():
+    groups = (
+        full(0, page_bytes=60),
+        recurrent(1, page_bytes=20),
+        recurrent(2, page_bytes=20),
+        recurrent(3, page_bytes=30),
+    )
+    plan = plan_extents(table_of(*groups), 6_000, retention_tokens=0, reference_tokens=160)
+    assert plan is not None
+    assert (plan.extent_bytes, plan.shares) == (60, {2: 1})
+    assert plan.floor_extents == {0: 10, 1: 1, 3: 1}
+    assert (plan.sharers(1), plan.owner_of(2), plan.owner_of(3)) == ([1, 2], 1, 3)
+    pages = {0: 10, 1: 1, 2: 1, 3: 1}
+    assert expected_waste(groups, pages, 6_000, 60) == pytest.approx((40 + 30) / 2 / 6_000)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [window(1, 96), window(1, 64, span=32), window(1, 64, page_bytes=32),
+     window(1, 64, drafter=True), full(1), recurrent(1)],
+)  # fmt: skip
+def test_groups_that_may_keep_other_pages_of_a_request_share_no_extents(other):
+    table = table_of(window(0, 64), other)
+    plan = plan_extents(table, 10**6, retention_tokens=0, reference_tokens=160)
+    assert plan is not None
+    assert plan.shares == {}
+
+
+def test_slots_of_groups_that_share_extents_lie_in_one_extent():
+    plan = ExtentPlan(60, 3, {0: 2, 1: 3, 2: 3}, {0: 1, 1: 1}, {2: 1})
+    index = PageIndex({}, extents=plan)
+    assert store(index, 1, 1) == [0]
+    assert store(index, 2, 2, 3) == [1, 2]
+    assert owned(index) == {0: 0, 1: 1}
+    residency = index.residency()
+    assert {g: pool.owner_id for g, pool in residency.items()} == {0: 0, 1: 1, 2: 1}
+    assert {g: pool.resident_pages for g, pool in residency.items()} == {0: 0, 1: 1, 2: 2}
+
+
+def test_pages_of_groups_that_share_extents_move_together_each_as_its_own():
+    index = PageIndex({}, extents=ExtentPlan(60, 3, {0: 2, 1: 3, 2: 3}, {0: 1, 1: 1}, {2: 1}))
+    store(index, 1, 1, 2, 3)
+    store(index, 2, 4, 5, 6)
+    index.drop([(1, block_hash(1)), (2, block_hash(5)), (2, block_hash(6))])
+    assert owned(index) == {0: 0, 1: 2}
+    rebalancer = Rebalancer(index, {0: 30, 1: 20, 2: 20})
+    index.arena.shortage_extents = 1
+    (move,) = rebalancer.plan(99, 10**6)
+    assert (move.group_id, move.source_slot // 3, move.target_slot // 3) == (2, 1, 0)
+    assert rebalancer.moving_slots == {(2, move.source_slot)}
+    rebalancer.finish(99, None)
+    assert owned(index) == {0: 0, 1: 1}
+    assert index.slots([(2, block_hash(4))]) == [move.target_slot]
 
 
 @pytest.mark.parametrize("budget", [10_000, 64 * 11, 64 * 10])

@@ -9,7 +9,7 @@ from typing import Any
 from lmc_grouped.cli import main as lmc_grouped
 from lmc_grouped.tools.plan.layout import read_layout
 from lmc_grouped.tools.processes import SHARED_MEMORY, ProcessGroup
-from lmc_grouped.tools.serving import GROUPED_CONNECTOR, Server
+from lmc_grouped.tools.serving import Server
 from lmc_grouped.tools.tiny_models import find_recipe
 from tests.engine.conftest import model_dir
 
@@ -91,13 +91,18 @@ def check_phases(answers: dict[str, Any]) -> None:
     assert metrics.get("failed_moves", {}).get("", 0) == 0
 
 
-def test_a_served_model_is_certified_over_http(tmp_path: Path) -> None:
+def test_a_hybrid_model_that_names_no_module_is_served_and_certified(tmp_path: Path) -> None:
+    """`LMC_GROUPED_TAKEOVER=1`: the stock connector of that name cannot serve such a model."""
     report_path = tmp_path / "report.json"
     server = Server(
-        model_dir("llama"),
-        find_recipe("llama"),
-        connector=GROUPED_CONNECTOR,
-        env={"LMCACHE_MAX_LOCAL_CPU_SIZE": "0.2", "VLLM_LOGGING_LEVEL": "INFO"},
+        model_dir("gemma3"),
+        find_recipe("gemma3"),
+        connector={"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"},
+        env={
+            "LMC_GROUPED_TAKEOVER": "1",
+            "LMCACHE_MAX_LOCAL_CPU_SIZE": "0.2",
+            "VLLM_LOGGING_LEVEL": "INFO",
+        },
         log_path=tmp_path / "server.log",
     )
     with server:
@@ -109,7 +114,8 @@ def test_a_served_model_is_certified_over_http(tmp_path: Path) -> None:
     assert status == 0
     rows = {row["check"]: row for row in json.loads(report_path.read_text())["rows"]}
     assert rows["restored"]["restored_tokens"] == 992
-    assert "lmc_grouped group 0: full, 4 layers" in log
+    assert "LMC_GROUPED_TAKEOVER=1: the connector LMCacheConnectorV1 without a module" in log
+    assert "lmc_grouped group 2: full" in log
     for name in ("stored_tokens", "restored_bytes", "resident_slots"):
         lines = [line for line in metrics.splitlines() if f"lmc_grouped_{name}" in line]
         assert any('group="0"' in line and float(line.split()[-1]) > 0 for line in lines), name

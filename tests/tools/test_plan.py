@@ -144,7 +144,8 @@ def test_the_answer_about_elastic_pools_has_extents_floors_and_a_balance(capsys)
     assert found["used_bytes_per_worker"] == 419 * 10_235_904
     by_group = {group["group_id"]: group for group in found["groups"]}
     assert [group["pages_per_extent"] for group in by_group.values()] == [1, 1, 1, 1, 12]
-    assert [group["floor_extents"] for group in by_group.values()] == [83, 1, 1, 1, 1]
+    assert [group.get("floor_extents") for group in by_group.values()] == [83, 3, None, None, 1]
+    assert [group.get("shares_with") for group in by_group.values()] == [None, None, 2, 2, None]
     # 4.83 contexts of 83 pages and a state of each group.
     assert [group["slots"] for group in by_group.values()] == [401, 4, 4, 4, 4]
     held = sum(group["slots"] * group["page_bytes"] for group in by_group.values())

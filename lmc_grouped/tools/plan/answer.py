@@ -1,5 +1,7 @@
 """What `plan` answers, computed from a layout, a budget and a retention rule."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from lmc_grouped.core.capacity import (
@@ -50,7 +52,9 @@ class GroupAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     pages_per_extent: int | None = None
     """With elastic pools: whole pages in one extent."""
     floor_extents: int | None = None
-    """With elastic pools: extents that no other group takes from it."""
+    """With elastic pools: extents that others never take from it and those that share with it."""
+    shares_with: int | None = None
+    """With elastic pools: the group like it whose extents it shares."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -155,11 +159,13 @@ def _group_answers(
     slots, covered = plan.slots_by_group, sizer.tokens_covered(plan.slots_by_group)
     per_extent: dict[int, int] = {}
     floors: dict[int, int] = {}
+    shares: Mapping[int, int] = {}
     if plan.extents is not None:
         contexts = balanced_contexts(context, plan.extents)
         slots = {group_id: int(contexts * n) for group_id, n in context.pages_by_group.items()}
         covered = dict.fromkeys(slots, held_tokens(context, plan))
         per_extent, floors = plan.extents.slots_per_extent, plan.extents.floor_extents
+        shares = plan.extents.shares
     elif plan.row_bytes is not None:
         covered = dict.fromkeys(slots, plan.token_capacity)
     return tuple(
@@ -172,6 +178,7 @@ def _group_answers(
             tokens_covered=covered[group.group_id],
             pages_per_extent=per_extent.get(group.group_id),
             floor_extents=floors.get(group.group_id),
+            shares_with=shares.get(group.group_id),
         )
         for group in question.layout.table.groups
     )

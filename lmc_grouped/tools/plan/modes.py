@@ -72,7 +72,7 @@ def balanced_contexts(context: ContextPages, extents: ExtentPlan) -> float:
     """Contexts, parts of one included, when the groups have extents as these contexts need them.
 
     Those kept empty ahead of need are left out, and half of one extent of every
-    group whose extents hold several pages.
+    group whose extents hold several pages, groups that share them counted once.
     """
     per_context = sum(
         pages / extents.slots_per_extent[group_id]
@@ -80,7 +80,9 @@ def balanced_contexts(context: ContextPages, extents: ExtentPlan) -> float:
     )
     if not context.is_restorable or per_context == 0:
         return 0.0
-    partly_filled = sum((1 - 1 / count) / 2 for count in extents.slots_per_extent.values())
+    partly_filled = sum(
+        (1 - 1 / extents.slots_per_extent[owner]) / 2 for owner in extents.floor_extents
+    )
     usable = extents.extents - extents.reserve_extents - partly_filled
     return max(usable / per_context, float(elastic_contexts(context, extents)))
 

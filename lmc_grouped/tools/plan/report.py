@@ -60,7 +60,13 @@ def _groups_table(question: Question, found: Answer) -> str:
     rows = _rows(question, found)
     if found.extents is None:
         return format_table(_HEADERS, rows, _ALIGNS)
-    of_extents = [(f"{g.pages_per_extent:,}", f"{g.floor_extents:,}") for g in found.groups]
+    of_extents = [
+        (
+            f"{group.pages_per_extent:,}",
+            f"{group.floor_extents:,}" if group.shares_with is None else f"as {group.shares_with}",
+        )
+        for group in found.groups
+    ]
     of_extents.append(("", ""))
     return format_table(
         (*_HEADERS[:5], *_EXTENT_HEADERS, *_HEADERS[5:]),

@@ -187,10 +187,10 @@ def _resident(pools: Pools, replay: Replay, groups: Sequence[GroupRun]) -> tuple
     """Bytes of the slots that hold a page, and of those whose page nothing can use."""
     resident = sum(pools.slot_bytes(g.group_id) * g.resident_pages for g in groups)
     residency = replay.index.residency()
-    # With shared rows every group reports the rows of all of them.
-    counted = groups[:1] if pools.is_shared else groups
     useless = sum(
-        pools.slot_bytes(g.group_id) * residency[g.group_id].useless_slots for g in counted
+        pools.slot_bytes(group_id) * pool.useless_slots
+        for group_id, pool in residency.items()
+        if pool.owner_id == group_id
     )
     return resident, useless
 
