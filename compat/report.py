@@ -96,7 +96,8 @@ vLLM plugin: when an engine process imports that connector, each patch asks the 
 has the defect, changes nothing where it has not, and logs one line either way.
 `LMC_GROUPED_PATCHES` is `auto` (default), `none`, or a list such as `P1,P2`; P1 needs P2. The cache
 server is no vLLM process: start it with `python -m patches lmcache.cli.main server ...` where a
-patch runs in it too.
+patch runs in it too. With `auto`, an engine whose GPU the compiled operations below hold no code
+for gets `LMCACHE_MP_TRANSFER_MODE=engine_driven`, unless that is set.
 
 """
 

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
+from itertools import product
 from pathlib import Path
 
 from lmc_grouped.host.elf import BinaryError
@@ -66,16 +68,17 @@ def installed() -> Extension:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise ExtensionError("LMCache is not installed")
-    folders = [Path(place) for place in spec.submodule_search_locations]
-    for name in EXTENSIONS:
-        for path in (path for folder in folders for path in sorted(folder.glob(f"{name}.*so"))):
+    folder = Path(spec.submodule_search_locations[0])
+    for name, suffix in product(EXTENSIONS, EXTENSION_SUFFIXES):
+        path = folder / f"{name}{suffix}"
+        if path.exists():
             try:
                 return Extension(f"{PACKAGE}.{name}", read_library(path))
             except BinaryError as error:
                 raise ExtensionError(str(error)) from error
     raise ExtensionError(
-        f"LMCache in {', '.join(map(str, folders))} has no compiled CUDA operations "
-        f"(none of {', '.join(EXTENSIONS)})"
+        f"LMCache in {folder} has no compiled CUDA operations for this Python "
+        f"(no {' or '.join(EXTENSIONS)} that ends in {', '.join(EXTENSION_SUFFIXES)})"
     )
 
 

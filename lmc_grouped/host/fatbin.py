@@ -7,6 +7,7 @@ none of it; the layout here was compared with ``cuobjdump`` of CUDA 13.1 on what
 ``fatbinary`` of CUDA 13.5 writes and on LMCache's releases.
 """
 
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ _PTX, _ELF = 1, 2
 _FLAG_SUFFIXES = ((1 << 20, "a"), (1 << 21, "f"))
 """Code of one architecture's own features, and of one family's."""
 _PADDING = 8
+_NAME = re.compile(r"(sm|compute)_(\d+)([af]?)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,6 +41,12 @@ class Architecture:
 
     def __str__(self) -> str:
         return f"{'compute' if self.is_ptx else 'sm'}_{self.number}{self.suffix}"
+
+    @classmethod
+    def parse(cls, name: str) -> "Architecture | None":
+        """Of a name such as ``sm_90a`` or ``compute_70``; None for another one."""
+        found = _NAME.fullmatch(name)
+        return None if found is None else cls(int(found[2]), found[3], found[1] == "compute")
 
     def serves(self, capability: tuple[int, int]) -> bool:
         """Whether the image can run on a device of that compute capability.

@@ -2,6 +2,7 @@
 
 import sys
 from importlib import metadata
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.binaries import fat_binary, library, sass
 VOLTA, AMPERE, HOPPER = (7, 0), (8, 0), (9, 0)
 
 
-def release(folder: Path, data: bytes, name: str = "cuda_ops.cpython-311-x86_64-linux-gnu.so"):
+def release(folder: Path, data: bytes, name: str = f"cuda_ops{EXTENSION_SUFFIXES[0]}"):
     """An LMCache to be found in `folder`; the path of its extension."""
     package = folder / "lmcache"
     package.mkdir(parents=True)
@@ -35,8 +36,8 @@ def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("file", "module"),
     [
-        ("cuda_ops.cpython-311-x86_64-linux-gnu.so", "lmcache.cuda_ops"),
-        ("c_ops.cpython-312-x86_64-linux-gnu.so", "lmcache.c_ops"),
+        (f"cuda_ops{EXTENSION_SUFFIXES[0]}", "lmcache.cuda_ops"),
+        (f"c_ops{EXTENSION_SUFFIXES[0]}", "lmcache.c_ops"),
         ("cuda_ops.abi3.so", "lmcache.cuda_ops"),
     ],
 )
@@ -48,8 +49,9 @@ def test_the_extension_is_found_under_each_releases_name_without_importing_lmcac
     assert "lmcache" not in sys.modules
 
 
-def test_a_build_without_cuda_operations_is_named(on_path: Path):
-    release(on_path, library(), "lmcache_native.cpython-311-x86_64-linux-gnu.so")
+@pytest.mark.parametrize("file", ["lmcache_native.so", "cuda_ops.cpython-39-x86_64-linux-gnu.so"])
+def test_a_build_without_cuda_operations_for_this_python_is_named(on_path: Path, file: str):
+    release(on_path, library(), file)
     answer = can_run(AMPERE)
     assert not answer.can_run
     assert "no compiled CUDA operations" in answer.reason

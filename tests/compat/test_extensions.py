@@ -1,5 +1,6 @@
 """What the releases' compiled operations hold for GPUs, read from their wheels."""
 
+import json
 from importlib import metadata
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from compat.environments import wheel_of
 from compat.expectations import Extension, extension
 from compat.releases import find, newest, releases
 from lmc_grouped.adapters import lmcache_ops
+from lmc_grouped.cli import main
 from lmc_grouped.host.libraries import read_wheel
 from tests.compat.conftest import ROOT
 from tests.compat.test_releases import QUICK
@@ -40,13 +42,21 @@ def seen(found: lmcache_ops.Extension) -> Extension:
         for r in releases()
     ],
 )
-def test_a_wheel_holds_what_is_expected_and_nothing_for_volta(version: str):
+def test_a_wheel_holds_what_is_expected_and_nothing_for_volta(
+    version: str, capsys: pytest.CaptureFixture[str]
+):
     wheel: Path = wheel_of(find(version), ROOT / ".compat")
     found = lmcache_ops.of_wheel(read_wheel(wheel, "lmcache/"))
     assert found is not None
     assert seen(found) == extension(version)
     assert not found.code_for(VOLTA).can_run
     assert all(found.code_for(capability).can_run for capability in (TURING, HOPPER, BLACKWELL))
+    assert main(["doctor", "--wheel", str(wheel), "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    known = extension(version)
+    assert (told["sass"], told["ptx"]) == (list(known.sass), [])
+    assert told["cuda_major"] == known.cuda_major
+    assert "libcudart.so.13" in told["needed"]
 
 
 def test_the_installed_release_holds_what_is_expected():

@@ -86,6 +86,12 @@ def test_an_image_serves_the_devices_that_the_guide_says(
     assert [c for c in not_served if architecture.serves(c)] == []
 
 
+def test_an_architecture_is_read_back_from_its_name():
+    every = [Architecture(90, "a"), Architecture(70, is_ptx=True), Architecture(120, "f")]
+    assert [Architecture.parse(str(each)) for each in every] == every
+    assert [Architecture.parse(name) for name in ("sm_", "gfx90a", "sm_90x")] == [None] * 3
+
+
 def test_a_device_is_served_only_if_every_fat_binary_has_code_for_it():
     half = library(fat_binary(sass(70), sass(75)), fat_binary(sass(75)))
     assert code_of(half).serves((7, 5))
