@@ -6,7 +6,6 @@ Neither way holds the interpreter's lock while it copies, or runs Python for a p
 import ctypes
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -104,35 +103,35 @@ def _make(calls: Iterable[object]) -> None:
 
 def _sides(
     grid: RunGrid, plan: PagePlan, pool: HostPool
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The grid in the engine's cache, ``[blocks, *shape]``, and in the pool,
-    ``[extents, slots per extent, *shape]``. An element is a whole run, so that no run need
-    be aligned to anything."""
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """The grid in the engine's cache, ``[blocks, *shape, run_bytes]``, and in the pool,
+    ``[extents, slots per extent, *shape, run_bytes]``.
+
+    Elements are bytes, though runs could be elements: numpy lets go of the interpreter's lock
+    only for more than 500 elements, and a load must not stop the thread that computes.
+    """
     device = _Memory(
         grid.device_address,
-        grid.run_bytes,
-        (plan.num_blocks, *grid.shape),
-        (grid.block_stride_bytes, *grid.strides_bytes),
+        (plan.num_blocks, *grid.shape, grid.run_bytes),
+        (grid.block_stride_bytes, *grid.strides_bytes, 1),
     )
+    extents = pool.num_slots // pool.slots_per_extent
     inner = grid.run_bytes * np.cumprod([1, *grid.shape[:0:-1]])[::-1]
     host = _Memory(
         pool.address + grid.page_offset_bytes,
-        grid.run_bytes,
-        (pool.num_slots // pool.slots_per_extent, pool.slots_per_extent, *grid.shape),
-        (pool.extent_stride_bytes, pool.page_bytes, *inner.tolist()),
+        (extents, pool.slots_per_extent, *grid.shape, grid.run_bytes),
+        (pool.extent_stride_bytes, pool.page_bytes, *inner.tolist(), 1),
     )
     return np.asarray(device), np.asarray(host)
 
 
 class _Memory:
-    """Bytes at an address, as numpy takes them: elements of ``item_bytes`` each."""
+    """Bytes at an address, as numpy takes them."""
 
-    def __init__(
-        self, address: int, item_bytes: int, shape: tuple[int, ...], strides: tuple[int, ...]
-    ) -> None:
+    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
         self.__array_interface__ = {
             "version": 3,
-            "typestr": f"|V{item_bytes}",
+            "typestr": "|u1",
             "data": (address, False),
             "shape": shape,
             "strides": strides,

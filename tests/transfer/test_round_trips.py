@@ -1,6 +1,7 @@
 """Every layout, page size and rung that runs here: all bytes right, and no byte beside them."""
 
 from collections.abc import Callable
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -103,3 +104,26 @@ def test_a_block_that_is_loaded_twice_is_refused(make):
         trip.copier.store([0, 4], [1, 1])
     trip.copier.store([4, 4], [0, 1]).wait()  # the same bytes in two slots
     assert torch.equal(trip.pool[0, 0], trip.pool[0, 1])
+
+
+@pytest.mark.parametrize("layout", ["MLA", "HND, heads outermost"], ids=["direct", "strided"])
+def test_another_thread_goes_on_while_pages_are_loaded(layout):
+    """Both ways let go of the interpreter's lock for each page."""
+    trip = RoundTrip(LAYOUTS[layout](8 * 2**20), PageCopier)
+    trip.store()
+    begun, ended = Event(), Event()
+
+    def load() -> None:
+        begun.set()
+        for _ in range(4):
+            trip.copier.load(trip.targets, trip.slots)
+        ended.set()
+
+    thread = Thread(target=load)
+    thread.start()
+    begun.wait()
+    turns = 0
+    while not ended.is_set():
+        turns += 1
+    thread.join()
+    assert turns > 0
