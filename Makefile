@@ -9,8 +9,9 @@ export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env demo test test-unit test-compat test-engine test-v100 lint types format \
-	bench-restore bench-index compat compat-engine bench-elastic bench-balance bench-disk clean
+.PHONY: help env demo test test-unit test-compat test-engine test-gpu test-v100 lint types format \
+	bench-restore bench-index compat compat-engine bench-elastic bench-balance bench-disk \
+	bench-transfer clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -24,13 +25,18 @@ demo: env  ## store, reset and restore a hybrid model's prefix, on CPU
 test: lint types test-unit test-compat test-engine  ## every check
 
 test-unit: env  ## tests that start no engine
-	$(BIN)/python -m pytest -m "not engine and not compat" --ignore=tests/compat
+	$(BIN)/python -m pytest -m "not engine and not compat" --ignore=tests/compat --ignore=tests/gpu
 
 test-compat: env  ## three LMCache releases and two schedulers, quickly (downloads them once)
 	$(BIN)/python -m pytest -m "not engine and not compat" tests/compat
 
 test-engine: env  ## tests that start vLLM
 	$(BIN)/python -m pytest -m "engine and not compat" tests/engine
+
+GPU_PYTHON ?= python3
+
+test-gpu:  ## copies on a CUDA device: GPU_PYTHON has torch, numpy, msgspec and pytest
+	$(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini --rootdir=. -p no:cacheprovider -q -rs tests/gpu
 
 test-v100: env  ## pool sizes against the V100 engine's own code (downloads it)
 	$(BIN)/python -m tests.v100
@@ -63,6 +69,9 @@ bench-elastic: env  ## how much of the ceiling elastic pools hold, six layouts (
 
 bench-balance: env  ## cost of moving extents between groups while requests change
 	$(BIN)/python -m lmc_grouped.tools.bench_balance
+
+bench-transfer: env  ## copies between cache and pool against memcpy and LMCache's torch operations
+	$(BIN)/python -m lmc_grouped.tools.bench_transfer
 
 bench-disk: env  ## the disk tier against plain I/O and LMCache's disk backend
 	$(BIN)/python -m lmc_grouped.tools.bench_disk

@@ -21,6 +21,7 @@ CHUNK_SIZE_VARIABLE = "LMCACHE_CHUNK_SIZE"
 _OVERRIDE_PREFIX = "lmcache."
 _REFERENCE_KEY = "mamba_state_slots_reference_tokens"
 RETENTION_KEY = "lmc_grouped.retention"
+TRANSFER_KEY = "lmc_grouped.transfer"
 _SCRATCH_KEY = "scratch_policy"
 _SCRATCH_POLICIES = ("skip", "reject")
 _DENSE = "none"
@@ -64,6 +65,8 @@ class Settings:
     """Whether a model with scratch groups is refused rather than served without them."""
     disk: DiskSettings | None = None
     """The file tier; ``None`` where ``local_disk`` is not set."""
+    transfer: Any = "auto"
+    """How pages are copied, in the user's word; ``transfer/ladder.py`` knows the allowed ones."""
 
 
 def read_settings(extra_config: Mapping[str, Any]) -> Settings:
@@ -89,6 +92,7 @@ def read_settings(extra_config: Mapping[str, Any]) -> Settings:
         retention_tokens=None if retention is None else _retention_tokens(retention),
         rejects_scratch=_rejects_scratch(extra_config.get(_SCRATCH_KEY, "skip")),
         disk=_disk_settings(config),
+        transfer=extra_config.get(TRANSFER_KEY, "auto"),
     )
 
 
@@ -136,7 +140,7 @@ def _valid_chunks(table: GroupTable, chunk_tokens: int, *, is_sparse: bool) -> s
 
 
 def _check_extra_keys(extra_config: Mapping[str, Any]) -> dict[str, Any]:
-    ours = ("cpu_group_partition", _REFERENCE_KEY, RETENTION_KEY, _SCRATCH_KEY)
+    ours = ("cpu_group_partition", _REFERENCE_KEY, RETENTION_KEY, _SCRATCH_KEY, TRANSFER_KEY)
     overrides: dict[str, Any] = {}
     for key, value in extra_config.items():
         if key.startswith(_OVERRIDE_PREFIX):

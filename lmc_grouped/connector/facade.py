@@ -131,15 +131,15 @@ class LMCacheConnectorV1(*hooks.bases(), KVConnectorBase_V1, SupportsHMA):  # ty
         return self._worker.rank_report()
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Carry out this step's loads and moves: no forward pass is running."""
+        """Begin this step's loads and moves, before or after its forward pass."""
         step = self._step()
-        self._worker.run_loads(step)
-        self._worker.run_moves(step)
+        self._worker.begin_loads(step)
+        self._worker.begin_moves(step)
         if not step.has_forward:
             self._end(step)  # not every engine calls `wait_for_save` then
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing to wait for: loads never run beside a forward pass that reads them."""
+        """Nothing to wait for: a request waits until its load is acknowledged."""
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: "torch.Tensor", attn_metadata: Any, **kwargs: Any
@@ -154,7 +154,7 @@ class LMCacheConnectorV1(*hooks.bases(), KVConnectorBase_V1, SupportsHMA):  # ty
 
     def take_receives(self) -> hooks.Receives:
         """Loads that are over."""
-        return self._worker.take_receives()
+        return self._worker.take_receives(self._step())
 
     def build_connector_worker_meta(self) -> StepReport | None:
         """This rank's acknowledgements."""

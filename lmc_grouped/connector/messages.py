@@ -1,7 +1,7 @@
 """Messages between the scheduler half and the worker halves.
 
-The scheduler plans operations; every worker executes them in order and
-acknowledges each one. An operation has one id on all ranks.
+The scheduler plans operations; every worker begins them in order and
+acknowledges each one when it has ended. An operation has one id on all ranks.
 """
 
 from dataclasses import dataclass, field
@@ -78,7 +78,8 @@ class StepMetadata(KVConnectorMetadata):
     disk_writes: list[DiskOperation] = field(default_factory=list)
     disk_reads: list[DiskOperation] = field(default_factory=list)
     has_forward: bool = True
-    """Whether tokens are computed in the step; without, not every engine says that it is over."""
+    """Whether tokens are computed in the step. Without, not every engine says that it is over,
+    and waiting for copies keeps nobody."""
     disk_epoch: int = 0
     """Grows when everything on disk is to be forgotten, before this step's operations."""
 

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 
@@ -57,6 +57,8 @@ class RankDisk:
         self._open_pages: dict[int, int] = {}
         """operation_id -> pages of the write that have not ended."""
         self._writing: set[PageRef] = set()
+        self._waiting: dict[int, DiskOperation] = {}
+        """store_id -> write of pages whose bytes are still on their way to host memory."""
         self._ended = DiskReport()
         self._reads: list[_Read] = []
         stored = tier.track_changes()
@@ -69,19 +71,34 @@ class RankDisk:
             root_hash,
         )
 
-    def run(self, step: StepMetadata, failed: Collection[int]) -> None:
-        """Begin this step's operations; the stores of the step have been carried out.
+    def run(
+        self,
+        step: StepMetadata,
+        failed: Collection[int],
+        is_under_way: Callable[[int | None], bool],
+    ) -> None:
+        """Begin this step's operations; the stores of the step have been begun.
 
         Args:
             step: what to do.
             failed: operation ids of stores that failed on this rank.
+            is_under_way: whether a store has not ended yet; ``store_ended`` tells when.
         """
         if step.disk_epoch != self._epoch:
             self._forget(step.disk_epoch)
         for operation in step.disk_writes:
-            self._write(operation, is_failed=operation.store_id in failed)
+            if operation.store_id is not None and is_under_way(operation.store_id):
+                self._waiting[operation.store_id] = operation
+                continue
+            self._write(operation, "store_failed" if operation.store_id in failed else None)
         for operation in step.disk_reads:
             self._read(operation)
+
+    def store_ended(self, store_id: int, *, is_failed: bool) -> None:
+        """Begin the write that waits for this store, if one does."""
+        operation = self._waiting.pop(store_id, None)
+        if operation is not None:
+            self._write(operation, "store_failed" if is_failed else None)
 
     def take_report(self) -> DiskReport:
         """What has ended since the last call."""
@@ -106,7 +123,7 @@ class RankDisk:
         """Write what was accepted, and let others open the store."""
         self.tier.close()
 
-    def _write(self, operation: DiskOperation, *, is_failed: bool) -> None:
+    def _write(self, operation: DiskOperation, reason_not_to: str | None) -> None:
         # From the end: the start of a prefix is then the youngest, and leaves last.
         pages = list(self._pages(operation))[::-1]
         operation_id = operation.operation_id
@@ -114,8 +131,8 @@ class RankDisk:
             self._open_pages[operation_id] = len(pages) + 1
             self._writing.update(ref for _, ref, _ in pages)
         refs = [ref for _, ref, _ in pages]
-        answers: Sequence[str] = ["store_failed"] * len(pages)
-        if not is_failed:
+        answers: Sequence[str] = [reason_not_to] * len(pages) if reason_not_to else []
+        if not reason_not_to:
             buffers = [page for _, _, page in pages]
             answers = self.tier.put_all(refs, buffers, partial(self._end_write, operation_id))
         for ref, answer in zip(refs, answers, strict=True):
@@ -167,6 +184,9 @@ class RankDisk:
 
     def _forget(self, epoch: int) -> None:
         """Empty the store; what is being written does not become visible any more."""
+        for operation in self._waiting.values():
+            self._write(operation, "dropped")
+        self._waiting.clear()
         with self._lock:
             keys = list(self._writing)
         keys += [(page.group_id, page.block_hash) for page in self.tier.stored_pages()]

@@ -20,6 +20,7 @@ from lmc_grouped.core.pools import Partition, PoolPlan
 from lmc_grouped.core.retention import RetentionError
 from lmc_grouped.core.rule import RetentionRule
 from lmc_grouped.core.sizing import Sizer, check_recurrent, gigabytes_up
+from lmc_grouped.transfer import ladder
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -39,6 +40,8 @@ class Setup:
     retention_tokens: int | None
     reference_tokens: int
     disk: lmcache_config.DiskSettings | None = None
+    transfer: str = ladder.AUTO
+    """How pages are copied; whether the device can is found out where it is."""
 
     @property
     def rule(self) -> RetentionRule:
@@ -95,9 +98,11 @@ def prepare(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Setu
         settings.retention_tokens if settings.has_retention else engine_retention,
         settings.reference_tokens or engine.max_model_tokens(vllm_config),
         settings.disk,
+        settings.transfer,
     )
     if settings.disk is not None:
         namespace.check_hashes(vllm_config)
+    _check_transfer(settings.transfer)
     try:
         _ = setup.rule
     except RetentionError as error:
@@ -108,6 +113,13 @@ def prepare(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Setu
         )
         raise lmcache_config.ConfigError(f"{key}: {error}") from error
     return setup
+
+
+def _check_transfer(name: object) -> None:
+    try:
+        ladder.check_name(name)
+    except ladder.LadderError as error:
+        raise lmcache_config.ConfigError(str(error)) from error
 
 
 def agree(table: GroupTable, reports: Mapping[tuple[int, int], RankReport]) -> PoolPlan:

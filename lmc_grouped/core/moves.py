@@ -23,8 +23,8 @@ class PageMove:
     """One page on its way: readable in its source slot until every rank has copied it.
 
     Nothing holds it for that, so that moving renews no use: it may be leased, or
-    leave, like any other. Workers carry out operations in the order in which they
-    were planned, so whoever gets its slots then comes after the copy.
+    leave, like any other. If it leaves, whoever gets its source slot then can only spoil a
+    copy that nobody will read.
     """
 
     page: Page
@@ -99,15 +99,20 @@ class Rebalancer:
     def finish(self, operation_id: int, failure: str | None) -> list[PageMove]:
         """Every rank has reported the moves: the pages lie in their new slots, or stay.
 
+        A page that is leased by now stays too: a load may be reading its source slot, and
+        would go on reading while the next owner writes there.
+
         Returns:
-            The moves that have ended.
+            The moves that have taken place, or those that failed.
         """
         moves = self._moving.pop(operation_id)
+        moved = []
         for move in moves:
             room, page = move.room, move.page
-            if failure is None and not page.gone:
+            if failure is None and not page.gone and not page.holds:
                 page.slot = move.target_slot
                 room.vacate_slot(move.source_slot)
+                moved.append(move)
             else:
                 room.vacate_slot(move.target_slot)
             if failure is not None:
@@ -119,7 +124,7 @@ class Rebalancer:
             if extent is not None and extent.is_closing:
                 room.reopen(extent)
         self._index.releases += 1
-        return moves
+        return moves if failure is not None else moved
 
     @property
     def moving_slots(self) -> set[tuple[int, int]]:

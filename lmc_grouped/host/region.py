@@ -4,11 +4,14 @@ import errno
 import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-_POOL_ALIGNMENT_BYTES = 4096
+from lmc_grouped.host.layout import MEMORY_PAGE_BYTES, PIECE_BYTES, RegionLayout, RowRun
+from lmc_grouped.host.pinning import HostRegistrar, PinnedMemory
+
 _MADV_POPULATE_WRITE = 23
 """Linux 5.14; Python's ``mmap`` has no name for it."""
 
@@ -35,12 +38,32 @@ class ExtentShape:
     """group_id -> whole pages in one extent; slot ``s`` lies in extent ``s // slots``."""
 
 
+def lay_out(shapes: Mapping[int, PoolShape], *, extents: ExtentShape | None = None) -> RegionLayout:
+    """Where the pools lie in a region of these shapes; nothing is mapped.
+
+    The rows between which it may be cut are the pages of each pool, or the extents.
+    """
+    if extents is not None:
+        runs = [RowRun(0, extents.extents, extents.extent_bytes)]
+        offsets = dict.fromkeys(shapes, 0)
+        end = extents.extents * extents.extent_bytes
+    else:
+        runs, offsets, end = [], {}, 0
+        for group_id, shape in shapes.items():
+            offsets[group_id] = end
+            runs.append(RowRun(end, shape.slots, shape.page_bytes))
+            size = shape.slots * shape.page_bytes
+            end += -(-size // MEMORY_PAGE_BYTES) * MEMORY_PAGE_BYTES
+    filled = tuple(run for run in runs if run.rows and run.row_bytes)
+    return RegionLayout(max(end, MEMORY_PAGE_BYTES), offsets, filled)
+
+
 class HostRegion:
     """An anonymous private mapping that holds the pages of all groups.
 
     The kernel gives all of it at once, in huge pages where it can, and takes
-    everything back when the process ends however it ends: nothing is left
-    behind in ``/dev/shm``.
+    everything back when the process ends however it ends: no other process maps
+    it, so it needs no name, and nothing is left behind in ``/dev/shm``.
 
     Args:
         shapes: group_id -> shape of its pool.
@@ -50,17 +73,14 @@ class HostRegion:
         RegionError: the mapping was refused.
     """
 
+    name = "anonymous host memory"
+
     def __init__(
         self, shapes: Mapping[int, PoolShape], *, extents: ExtentShape | None = None
     ) -> None:
-        offsets: dict[int, int] = {}
-        end = 0 if extents is None else extents.extents * extents.extent_bytes
-        for group_id, shape in shapes.items():
-            offsets[group_id] = 0 if extents else end
-            if extents is None:
-                size = shape.slots * shape.page_bytes
-                end += -(-size // _POOL_ALIGNMENT_BYTES) * _POOL_ALIGNMENT_BYTES
-        self.size_bytes = max(end, _POOL_ALIGNMENT_BYTES)
+        self.layout = lay_out(shapes, extents=extents)
+        self.size_bytes = self.layout.size_bytes
+        self.pinned: PinnedMemory | None = None
         try:
             self._map = mmap.mmap(-1, self.size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, ValueError, OverflowError) as error:
@@ -71,17 +91,55 @@ class HostRegion:
         self._map.madvise(mmap.MADV_HUGEPAGE)
         self._populate()
         buffer = np.frombuffer(self._map, dtype=np.uint8)
+        self.address = buffer.ctypes.data
         self._pools: dict[int, npt.NDArray[np.uint8]] = {}
         for group_id, shape in shapes.items():
-            if extents is None:
-                start, count, slots = offsets[group_id], 1, shape.slots
-                width = slots * shape.page_bytes
-            else:
-                start, count = 0, extents.extents
-                slots, width = extents.slots_per_extent[group_id], extents.extent_bytes
+            start, slots = self.layout.pool_offsets_bytes[group_id], shape.slots
+            count, width = 1, slots * shape.page_bytes
+            if extents is not None:
+                count, slots = extents.extents, extents.slots_per_extent[group_id]
+                width = extents.extent_bytes
             rows = buffer[start : start + count * width].reshape(count, width)
             pages = rows[:, : slots * shape.page_bytes]
             self._pools[group_id] = pages.reshape(count, slots, shape.page_bytes)
+
+    def pin(
+        self,
+        registrar: HostRegistrar,
+        rank: int,
+        *,
+        piece_bytes: int = PIECE_BYTES,
+        lock_path: Path | None = None,
+    ) -> list[int]:
+        """Have the driver page-lock all of it, so that a device can copy by itself.
+
+        Args:
+            registrar: the driver.
+            rank: whose region it is, for messages.
+            piece_bytes: given to the driver in one call, at most 64 GiB.
+            lock_path: where other processes wait meanwhile; default: one per user
+                in the directory for temporary files.
+
+        Returns:
+            Where the pieces begin; a copy must not reach over one of these addresses.
+
+        Raises:
+            PinningError: the driver refused; nothing is pinned. Start-up has to end
+                with it: ranks whose memory is pinned and ranks whose is not would copy
+                in different ways.
+            ValueError: pieces or rows larger than a piece may be.
+        """
+        self.pinned = PinnedMemory(
+            self.name, self.address, self.layout.pieces(piece_bytes), registrar,
+            rank=rank, lock_path=lock_path,
+        )  # fmt: skip
+        return [self.address + piece.offset_bytes for piece in self.pinned.pieces]
+
+    def close(self) -> None:
+        """Unpin what is pinned; the memory itself stays as long as its pools are in use."""
+        if self.pinned is not None:
+            self.pinned.close()
+            self.pinned = None
 
     def _populate(self) -> None:
         """Have the kernel give the memory now: the first store would pay for it otherwise."""

@@ -46,6 +46,20 @@ class Ticket(Protocol):
         ...
 
 
+class Done:
+    """A ticket of copies that were over when they had been begun."""
+
+    def is_done(self) -> bool:
+        """They are."""
+        return True
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+
+DONE = Done()
+
+
 class Rung(Protocol):
     """One way to copy the pages of one group; ``docs/transfer.md`` has the ladder.
 
@@ -53,6 +67,9 @@ class Rung(Protocol):
     """
 
     name: str
+    copies_inline: bool
+    """Whether the bytes have arrived when ``store`` or ``load`` returns. Such loads run on
+    a thread of their own; others are begun by the engine's thread, whose stream they follow."""
 
     def store(self, block_ids: Ids, slots: Ids) -> Ticket:
         """Begin to copy device block ``block_ids[i]`` into pool slot ``slots[i]``.
@@ -67,5 +84,24 @@ class Rung(Protocol):
 
         Raises:
             TransferError: the copies could not be begun.
+        """
+        ...
+
+
+class DeviceStream(Protocol):
+    """The order between the engine's work on a device and copies beside it; one per worker.
+
+    Both are called by the engine's thread, and neither waits.
+    """
+
+    def after_compute(self) -> None:
+        """Copies begun from now on start after all that the engine has submitted."""
+        ...
+
+    def before_compute(self) -> None:
+        """All that the engine submits from now on starts after the stores begun so far.
+
+        Their source blocks may be freed, zeroed or written by the next step. Loads are not
+        waited for: nothing uses their blocks before they are acknowledged.
         """
         ...

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 AUTO = "auto"
 CPU, BATCH, RUNS, KERNEL, STAGED, TORCH = "cpu", "batch", "runs", "kernel", "staged", "torch"
-RUNGS = (CPU, BATCH, RUNS, KERNEL, STAGED, TORCH)
+LMCACHE = "lmcache"
+RUNGS = (CPU, BATCH, RUNS, KERNEL, LMCACHE, STAGED, TORCH)
 SETTING = "lmc_grouped.transfer"
 
 LONG_RUN_BYTES = 60 * 1024
@@ -30,9 +31,17 @@ class DeviceFacts:
     capability: tuple[int, int] | None = None
     """Compute capability of a CUDA device."""
     driver_version: int | None = None
-    """As ``cuDriverGetVersion`` has it: 12080 is 12.8. ``None``: no CUDA driver answered."""
+    """As ``cuDriverGetVersion`` has it: 12080 is 12.8. ``None``: there is no usable driver."""
+    driver_missing: str = "no CUDA driver (libcuda.so.1) answered"
+    """Why not, where there is none."""
     kernel_missing: str | None = "no gather kernel was loaded"
     """Why there is no gather kernel for this device; ``None`` where there is one."""
+    lmcache_missing: str | None = "LMCache's operations were not asked for"
+    """Why LMCache's compiled operations cannot be had; ``None`` where they can."""
+    has_host_addresses: bool = True
+    """Whether the device finds registered host memory at the host's own addresses. Not so under
+    WSL2, where a batch with them fails on the device
+    (https://github.com/sgl-project/sglang/issues/40232)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,7 @@ class Choice:
     reason: str
 
 
-def check_name(name: str) -> None:
+def check_name(name: object) -> None:
     """Refuse a setting that names no way of copying.
 
     Raises:
@@ -105,16 +114,22 @@ def refusal(rung: str, facts: DeviceFacts) -> str | None:
     needed = CPU if rung == CPU else "cuda"
     if facts.type != needed:
         return f"the engine's cache is on a {facts.type} device"
-    if rung == CPU:
-        return None
+    return None if rung == CPU else _refusal_on_cuda(rung, facts)
+
+
+def _refusal_on_cuda(rung: str, facts: DeviceFacts) -> str | None:
     if facts.driver_version is None:
-        return "no CUDA driver (libcuda.so.1) answered"
+        return facts.driver_missing
+    if rung in (BATCH, KERNEL, LMCACHE) and not facts.has_host_addresses:
+        return (
+            "this device has registered host memory at other addresses than the host (as in WSL2)"
+        )
     if rung == BATCH and facts.driver_version < BATCH_DRIVER:
         return (
             f"the driver has CUDA {version_text(facts.driver_version)}, and cuMemcpyBatchAsync "
             f"came with {version_text(BATCH_DRIVER)}"
         )
-    return facts.kernel_missing if rung == KERNEL else None
+    return {KERNEL: facts.kernel_missing, LMCACHE: facts.lmcache_missing}.get(rung)
 
 
 def version_text(driver_version: int) -> str:

@@ -1,17 +1,15 @@
-"""Copies of whole pages between the engine's cache and a host pool.
-
-The path for CPU tensors and, through torch's own synchronous copies, for any
-device torch knows. Every copy has finished when a method returns.
-"""
+"""Copies of whole pages of one group: ids are checked here, a rung copies."""
 
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
 import torch
 
-from lmc_grouped.transfer.copies import TransferError
-
-_WORDS = (torch.int64, torch.int32, torch.int16)
+from lmc_grouped.transfer.copies import DONE, Ids, Rung, Ticket, TransferError
+from lmc_grouped.transfer.cpu import copy_bytes, cpu_rung
+from lmc_grouped.transfer.plan import HostPool, PagePlan
+from lmc_grouped.transfer.synchronous import TorchRung
 
 
 class PageCopier:
@@ -25,117 +23,96 @@ class PageCopier:
             page_bytes]``; slot ``s`` is the page ``divmod(s, slots per extent)``.
             A page is the layers' pages one after the other, in the order of
             the views.
+        rung: how to copy; default: the one of the device that needs nothing else.
 
     Raises:
         ValueError: the layers do not add up to the pool's page.
     """
 
     def __init__(
-        self, group_id: int, layer_views: Sequence[torch.Tensor], pool: torch.Tensor
+        self,
+        group_id: int,
+        layer_views: Sequence[torch.Tensor],
+        pool: torch.Tensor,
+        rung: Rung | None = None,
     ) -> None:
-        self.group_id = group_id
-        self.num_blocks = min((view.shape[0] for view in layer_views), default=0)
-        extents, self.slots_per_extent, page_bytes = pool.shape
-        self.num_slots = extents * self.slots_per_extent
-        self._pool = pool
         sizes = [prod(view.shape[1:]) for view in layer_views]
-        if sum(sizes) != page_bytes:
+        if sum(sizes) != pool.shape[2]:
             raise ValueError(
                 f"group {group_id}: layers of {sizes} bytes do not make a page of "
-                f"{page_bytes} bytes"
+                f"{pool.shape[2]} bytes"
             )
-        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
-        start = 0
-        for view, size in zip(layer_views, sizes, strict=True):
-            host = pool[..., start : start + size].unflatten(2, tuple(view.shape[1:]))
-            self._pairs.append(_widest(view, host))
-            start += size
+        self.group_id = group_id
+        self.plan = PagePlan.of(group_id, layer_views)
+        self._pool = HostPool.of(pool.numpy())
+        # The rungs know addresses only: their memory lives as long as this.
+        self.layer_views = tuple(layer_views)
+        self._pool_memory = pool
+        if rung is None:
+            is_on_host = all(view.device.type == "cpu" for view in layer_views)
+            rung = (
+                cpu_rung(self.plan, self._pool)
+                if is_on_host
+                else TorchRung(group_id, layer_views, pool)
+            )
+        self.rung = rung
 
-    def store(self, block_ids: Sequence[int], slots: Sequence[int]) -> None:
-        """Copy device block ``block_ids[i]`` into pool slot ``slots[i]``.
+    def store(self, block_ids: Sequence[int], slots: Sequence[int]) -> Ticket:
+        """Begin to copy device block ``block_ids[i]`` into pool slot ``slots[i]``.
 
         Raises:
-            TransferError: an id out of range, or the copy failed.
+            TransferError: an id out of range or a slot twice, or the copies could not be begun.
         """
-        self._copy(block_ids, slots, to_host=True)
+        blocks, places = self._checked(block_ids, slots)
+        self._check_distinct(places, "slots")
+        return self.rung.store(blocks, places) if self._has_bytes(places) else DONE
 
-    def load(self, block_ids: Sequence[int], slots: Sequence[int]) -> None:
-        """Copy pool slot ``slots[i]`` into device block ``block_ids[i]``.
+    def load(self, block_ids: Sequence[int], slots: Sequence[int]) -> Ticket:
+        """Begin to copy pool slot ``slots[i]`` into device block ``block_ids[i]``.
 
         Raises:
-            TransferError: an id out of range, or the copy failed.
+            TransferError: an id out of range or a block twice, or the copies could not be
+                begun.
         """
-        self._copy(block_ids, slots, to_host=False)
+        blocks, places = self._checked(block_ids, slots)
+        self._check_distinct(blocks, "block ids")
+        return self.rung.load(blocks, places) if self._has_bytes(places) else DONE
 
     def move(self, source_slots: Sequence[int], target_slots: Sequence[int]) -> None:
         """Copy pool slot ``source_slots[i]`` into pool slot ``target_slots[i]``.
 
         Raises:
-            TransferError: a slot out of range, or the copy failed.
+            TransferError: a slot out of range.
         """
-        for slots in (source_slots, target_slots):
-            self._check(slots, self.num_slots, "slots")
-        for source, target in zip(source_slots, target_slots, strict=True):
-            self._pool[divmod(target, self.slots_per_extent)].copy_(
-                self._pool[divmod(source, self.slots_per_extent)]
+        sources, targets = (np.asarray(s, dtype=np.int64) for s in (source_slots, target_slots))
+        for slots in (sources, targets):
+            self._check_range(slots, self._pool.num_slots, "slots")
+        sizes = np.full(len(targets), self._pool.page_bytes)
+        copy_bytes(self._pool.addresses(targets), self._pool.addresses(sources), sizes)
+
+    def _has_bytes(self, slots: Ids) -> bool:
+        """Whether there is something to copy: a pipeline rank may hold no layer of a group."""
+        return bool(self.plan.page_bytes and len(slots))
+
+    def _checked(self, block_ids: Sequence[int], slots: Sequence[int]) -> tuple[Ids, Ids]:
+        blocks, places = (np.asarray(ids, dtype=np.int64) for ids in (block_ids, slots))
+        if self.plan.page_bytes:
+            self._check_range(blocks, self.plan.num_blocks, "block ids")
+        self._check_range(places, self._pool.num_slots, "slots")
+        if len(blocks) != len(places):
+            raise TransferError(
+                f"group {self.group_id}: {len(blocks)} blocks for {len(places)} slots"
+            )
+        return blocks, places
+
+    def _check_range(self, ids: Ids, limit: int, what: str) -> None:
+        if len(ids) and (ids.min() < 0 or ids.max() >= limit):
+            raise TransferError(
+                f"group {self.group_id}: {what} {ids.min()}..{ids.max()} are outside 0..{limit - 1}"
             )
 
-    def _copy(self, block_ids: Sequence[int], slots: Sequence[int], *, to_host: bool) -> None:
-        if self._pairs:  # a pipeline rank may hold no layer of the group
-            self._check(block_ids, self.num_blocks, "block ids")
-        self._check(slots, self.num_slots, "slots")
-        if len(block_ids) != len(slots):
+    def _check_distinct(self, ids: Ids, what: str) -> None:
+        if len(np.unique(ids)) < len(ids):
             raise TransferError(
-                f"group {self.group_id}: {len(block_ids)} blocks for {len(slots)} slots"
+                f"group {self.group_id}: {what} {ids.tolist()} name a target of the copy twice"
             )
-        if not block_ids:
-            return
-        try:
-            for first, last in _runs(block_ids, slots, self.slots_per_extent):
-                block, count = block_ids[first], last - first
-                extent, slot = divmod(slots[first], self.slots_per_extent)
-                for device, host in self._pairs:
-                    source = device[block : block + count]
-                    target = host[extent, slot : slot + count]
-                    if not to_host:
-                        source, target = target, source
-                    target.copy_(source)
-        except RuntimeError as error:
-            raise TransferError(
-                f"group {self.group_id}: copying {len(slots)} pages failed: {error}"
-            ) from error
-
-    def _check(self, ids: Sequence[int], limit: int, what: str) -> None:
-        if ids and (min(ids) < 0 or max(ids) >= limit):
-            raise TransferError(
-                f"group {self.group_id}: {what} {min(ids)}..{max(ids)} are outside 0..{limit - 1}"
-            )
-
-
-def _runs(
-    block_ids: Sequence[int], slots: Sequence[int], slots_per_extent: int
-) -> list[tuple[int, int]]:
-    """Index ranges in which blocks and slots both count up by one, within one extent."""
-    runs: list[tuple[int, int]] = []
-    first = 0
-    for i in range(1, len(slots) + 1):
-        if (
-            i == len(slots)
-            or block_ids[i] != block_ids[i - 1] + 1
-            or slots[i] != slots[i - 1] + 1
-            or slots[i] % slots_per_extent == 0
-        ):
-            runs.append((first, i))
-            first = i
-    return runs
-
-
-def _widest(device: torch.Tensor, host: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same bytes as the widest integers that size, strides and offsets allow."""
-    for word in _WORDS:
-        numbers = [device.shape[-1]]
-        for view in (device, host):
-            numbers += [view.storage_offset(), *view.stride()[:-1]]
-        if all(number % word.itemsize == 0 for number in numbers):
-            return device.view(word), host.view(word)
-    return device, host

@@ -73,6 +73,11 @@ def test_the_partition_may_be_named(partition):
     assert read_settings({"cpu_group_partition": partition}).budget_bytes > 0
 
 
+def test_the_way_of_copying_is_handed_on_as_it_is_written():
+    assert read_settings({}).transfer == "auto"
+    assert read_settings({"lmc_grouped.transfer": "batch"}).transfer == "batch"
+
+
 @pytest.mark.parametrize(
     ("extra", "message"),
     [

@@ -214,6 +214,11 @@ class ScriptedEngine:
         request.num_computed_tokens = local + external
         return external
 
+    def start_without_load(self, request: Any) -> None:
+        """A request of which nothing is held."""
+        assert self.ask(request) == 0
+        self.allocate(request)
+
     def compute(self, request: Any, *step_ends: int, **step: Any) -> StepResult:
         """Prefill up to each token of ``step_ends``; states are offered where steps end."""
         for end in step_ends:
@@ -276,12 +281,14 @@ class ScriptedEngine:
         *,
         offers: Offers | None = None,
         acknowledge: bool | Callable[[int], bool] = True,
+        settle: bool = True,
     ) -> StepResult:
         """One engine step: plan, load, compute, store, report.
 
         ``scheduled`` maps requests to new tokens. Without ``offers`` every
         recurrent state that a step ends on is offered. ``acknowledge`` says
-        whose reports reach the scheduler.
+        whose reports reach the scheduler, ``settle`` that the copying threads end
+        what they have begun within the step.
         """
         scheduled = scheduled or {}
         for request, new in scheduled.items():
@@ -308,6 +315,8 @@ class ScriptedEngine:
                 self._write_pages(rank, request, request.num_computed_tokens + new)
             if scheduled or not self.ends_only_forwards:
                 worker.wait_for_save()
+            while settle and worker.worker_half.line.running:
+                worker.worker_half.line.wait_for_thread(60)
             transfers = worker.get_transfer_results(set())
             result.received |= transfers.finished_recving
             result.failed |= transfers.failed_recving
@@ -386,6 +395,9 @@ class ScriptedEngine:
             loads=[self._spoilt(operation, groups) for operation in metadata.loads],
             stores=[self._spoilt(operation, groups) for operation in metadata.stores],
             moves=[self._spoilt_move(operation, groups) for operation in metadata.moves],
+            disk_writes=metadata.disk_writes,
+            disk_reads=metadata.disk_reads,
+            disk_epoch=metadata.disk_epoch,
         )
 
     def _spoilt_move(self, operation: MoveOperation, group_ids: set[int]) -> MoveOperation:

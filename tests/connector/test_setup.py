@@ -98,6 +98,8 @@ def test_start_up_prints_one_line_per_group_and_one_for_the_total(our_log):
     specs = full_spec(32), ring_spec(8), state_spec(32, state_bytes=64)
     ScriptedEngine(*specs, units=5, max_model_tokens=64)
     assert our_lines(our_log) == [
+        "lmc_grouped group 0: copied by cpu (the engine's cache is in host memory)",
+        "lmc_grouped group 2: copied by cpu (the engine's cache is in host memory)",
         "lmc_grouped group 1: not stored (scratch: not prefix-cacheable)",
         "lmc_grouped group 0: full, 1 layers, page 128 bytes, 5 slots of 32 tokens, 160 tokens",
         "lmc_grouped group 2: recurrent, 1 layers, page 64 bytes, 5 slots of 32 tokens, 160 tokens",
@@ -120,6 +122,16 @@ def test_a_budget_below_one_context_says_at_start_what_one_takes(our_log):
 def test_a_budget_below_one_page_of_every_group_stops_the_worker():
     with pytest.raises(BudgetError, match="max_local_cpu_size to at least"):
         ScriptedEngine(full_spec(), state_spec(), budget_bytes=100)
+
+
+@pytest.mark.parametrize("value", ["fast", "", 5, None, ["batch"]])
+def test_a_way_of_copying_that_does_not_exist_stops_both_halves(value):
+    config = engine_config(extra={"lmc_grouped.transfer": value})
+    for half in (SchedulerHalf, WorkerHalf):
+        with pytest.raises(
+            ConfigError, match=r"lmc_grouped\.transfer is .*; allowed are auto and,"
+        ):
+            half(config, cache_config(full_spec()))
 
 
 def test_an_unknown_extra_key_stops_both_halves():

@@ -1,9 +1,10 @@
 """Elastic pools against a slow, obvious model, over real bytes.
 
 Memory is one `bytearray`. A page's bytes follow from its key, so a page read from
-a slot that holds anything else is seen at once. Stores, loads and moves are
-carried out in the order in which they were planned, as workers do, and reported
-later, well or badly.
+a slot that holds anything else is seen at once. Stores are carried out in the order
+in which they were planned, as workers do, and so are moves, which may come later than
+stores planned after them; loads take as long as their leases. All are reported later,
+well or badly.
 
 A longer run: ``python -m tests.core.elastic_machine --steps 200000``.
 """
@@ -111,6 +112,8 @@ class ElasticMachine(RuleBasedStateMachine):
         self.unreported: list[Planned] = []
         """Carried out, the ranks' answer still under way."""
         self.leases: dict[str, Counter[PageRef]] = {}
+        self.reading: dict[str, set[tuple[PageRef, int]]] = {}
+        """owner -> pages that it reads until its leases end, and their slots when it began."""
         self.operations = 0
 
     # Bytes.
@@ -124,16 +127,19 @@ class ElasticMachine(RuleBasedStateMachine):
     def content(self, group_id: int, block: bytes) -> bytes:
         return bytes([int(block[4:]) * 4 + group_id] * self.page_bytes[group_id])
 
-    def carry_out(self) -> None:
-        """The workers do what was planned, in order."""
+    def carry_out(self, *, moves_wait: bool = False) -> None:
+        """The workers do what was planned, in order; moves may wait behind a load."""
+        waiting = [operation for operation in self.planned if moves_wait and operation.moves]
         for operation in self.planned:
+            if operation in waiting:
+                continue
             for (group_id, block), slot in operation.writes:
                 self.write(group_id, slot, self.content(group_id, block), operation)
             for move in operation.moves:
                 source = self.memory[self.place(move.group_id, move.source_slot)]
                 self.write(move.group_id, move.target_slot, source, operation)
             self.unreported.append(operation)
-        self.planned.clear()
+        self.planned = waiting
 
     def write(self, group_id: int, slot: int, data: bytes, operation: Planned) -> None:
         """Copy; what fails leaves rubbish behind."""
@@ -199,11 +205,15 @@ class ElasticMachine(RuleBasedStateMachine):
         path = path_to(node)
         wanted = [(FULL, n) for n in path] + [(WINDOW, n) for n in path[-tail:]]
         wanted += [(RECURRENT, node), (ALIKE, node)]
-        self.lease(owner, [(g, n) for g, n in wanted if self.index.has(*ref(g, n))])
+        readable = [(g, n) for g, n in wanted if self.index.has(*ref(g, n))]
+        self.lease(owner, readable)
+        keys = [ref(g, n) for g, n in readable]
+        self.reading.setdefault(owner, set()).update(zip(keys, self.index.slots(keys), strict=True))
 
     @rule(owner=OWNERS)
     def release(self, owner: str) -> None:
         self.index.release(owner)
+        self.reading.pop(owner, None)
         self.leases.pop(owner, None)
 
     @rule(node=NODES, group_id=st.sampled_from(GROUPS))
@@ -233,9 +243,9 @@ class ElasticMachine(RuleBasedStateMachine):
         if moves:
             self.planned.append(Planned(operation_id, moves=moves, fails=luck == 0))
 
-    @rule()
-    def work(self) -> None:
-        self.carry_out()
+    @rule(moves_wait=st.booleans())
+    def work(self, moves_wait: bool) -> None:
+        self.carry_out(moves_wait=moves_wait)
 
     @rule()
     def report(self) -> None:
@@ -277,6 +287,13 @@ class ElasticMachine(RuleBasedStateMachine):
                     assert self.memory[self.place(group_id, page.slot)] == self.content(
                         group_id, block
                     )
+
+    @invariant()
+    def what_is_being_read_keeps_its_bytes(self) -> None:
+        """Even if the page was forgotten, or moved, since the reading began."""
+        for pages in self.reading.values():
+            for (group_id, block), slot in pages:
+                assert self.memory[self.place(group_id, slot)] == self.content(group_id, block)
 
     @invariant()
     def no_byte_has_two_owners(self) -> None:

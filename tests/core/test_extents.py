@@ -165,6 +165,25 @@ def test_a_page_that_is_forgotten_on_its_way_gives_both_slots_back():
     assert len(index.arena.empty) == 5
 
 
+def test_a_page_that_is_read_when_its_move_ends_stays_and_keeps_its_slot():
+    """Its load may still be reading the source slot, which must not get another owner."""
+    index = scattered()
+    assert index.arena is not None
+    rebalancer = Rebalancer(index, PAGE_BYTES)
+    index.arena.shortage_extents = 3
+    assert len(rebalancer.plan(99, 10**6)) == 1
+    index.lease("reader", [(1, block_hash(12))])
+    assert rebalancer.finish(99, None) == []
+    assert index.slots([(1, block_hash(12))]) == [2]
+    assert owned(index)[1] == 2
+    # Nothing stays taken: an extent is emptied when the reader has ended.
+    index.release("reader")
+    index.arena.shortage_extents = 3
+    assert len(rebalancer.plan(100, 10**6)) == 1
+    assert len(rebalancer.finish(100, None)) == 1
+    assert owned(index)[1] == 1
+
+
 def test_a_page_that_is_read_does_not_move():
     index = scattered()
     assert index.arena is not None

@@ -84,8 +84,8 @@ class Lab:
         """Empty the engine's own cache and overwrite its bytes."""
         assert self.llm.reset_prefix_cache()
         for copier in self.worker.copiers.values():
-            for device, _ in copier._pairs:
-                device.fill_(0x3C3C3C3C if device.dtype != torch.uint8 else 0x3C)
+            for view in copier.layer_views:
+                view.fill_(0x3C)
 
     def forget(self) -> None:
         """Empty both caches."""
@@ -106,9 +106,8 @@ class Lab:
 
     def device_bytes(self, group_id: int, block_id: int) -> np.ndarray:
         """The page in a device block, in the order of the host's page."""
-        copier = self.worker.copiers[group_id]
-        views = [device[block_id].contiguous().view(torch.uint8) for device, _ in copier._pairs]
-        return torch.cat([view.reshape(-1) for view in views]).numpy()
+        views = self.worker.copiers[group_id].layer_views
+        return torch.cat([view[block_id].reshape(-1) for view in views]).numpy()
 
     def hashes(self, prompt: Sequence[int]) -> list[bytes]:
         """The prompt's block hashes, as the engine computes them."""

@@ -54,14 +54,14 @@ def pages_per_extent(worker: Any) -> list[int]:
 def watch_loads(worker: Any) -> None:
     """Remember which slots are read: only the scheduler knows where pages lie."""
     half = halves(worker)
-    original = half.run_loads
+    original = half.begin_loads
 
-    def run_loads(step: Any) -> None:
+    def begin_loads(step: Any) -> None:
         for operation in step.loads:
             half.last_read = {pages.group_id: pages.slots[-1] for pages in operation.pages}
         original(step)
 
-    half.run_loads = run_loads
+    half.begin_loads = begin_loads
 
 
 def damage(worker: Any, rank: int) -> int:
@@ -80,14 +80,14 @@ def die_in_a_move(worker: Any, rank: int) -> None:
         return
     half = halves(worker)
 
-    def run_moves(step: Any) -> None:
+    def begin_moves(step: Any) -> None:
         for operation in step.moves:
             for moves in operation.moves:
                 copier = half.copiers[moves.group_id]
                 copier.move(moves.source_slots[:1], moves.target_slots[:1])
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    half.run_moves = run_moves
+    half.begin_moves = begin_moves
 
 
 class Ranks:

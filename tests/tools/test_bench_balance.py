@@ -168,7 +168,7 @@ class Scripted:
         self.balance = SimpleNamespace(plan_step=lambda: ["move"], finish=self._finish)
         self.stores = SimpleNamespace(plan_step=self._store)
         self.core = SimpleNamespace(step_fn=self._step)
-        self.worker = SimpleNamespace(run_moves=lambda step: None)
+        self.worker = SimpleNamespace(move_pages=lambda operation: None)
         self.failed = 0
 
     def take_stats(self) -> GroupedStats:
@@ -192,7 +192,7 @@ class Scripted:
     def _step(self) -> str:
         self.stores.plan_step()
         self.balance.plan_step()
-        self.worker.run_moves(None)
+        self.worker.move_pages(None)
         self.balance.finish(1, failure=None)
         self.take_stats()  # as an engine does that keeps statistics
         return "outputs"

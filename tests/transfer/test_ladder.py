@@ -20,6 +20,7 @@ CPU = DeviceFacts("cpu")
 VOLTA = DeviceFacts("cuda", (7, 0), 12080)
 OLD = DeviceFacts("cuda", (7, 0), 12040)
 WITH_KERNEL = DeviceFacts("cuda", (7, 0), 12080, kernel_missing=None)
+WSL2 = DeviceFacts("cuda", (8, 6), 13000, kernel_missing=None, has_host_addresses=False)
 XPU = DeviceFacts("xpu")
 NO_DRIVER = DeviceFacts("cuda", (9, 0), None)
 
@@ -35,6 +36,8 @@ NO_DRIVER = DeviceFacts("cuda", (9, 0), None)
         (WITH_KERNEL, LONG_RUN_BYTES, "batch"),
         (OLD, LONG_RUN_BYTES, "runs"),
         (OLD, 8192, "staged"),
+        (WSL2, LONG_RUN_BYTES, "runs"),
+        (WSL2, 8192, "staged"),
         (XPU, 8192, "torch"),
         (XPU, 2**20, "torch"),
         (NO_DRIVER, 2**20, "torch"),
@@ -49,6 +52,7 @@ def test_the_reason_says_what_was_missing():
     assert "CUDA 12.4, and cuMemcpyBatchAsync came with 12.8" in choose(2**20, OLD).reason
     assert "no gather kernel was loaded" in choose(8192, VOLTA).reason
     assert "not measured on a GPU" in choose(8192, VOLTA).reason
+    assert "as in WSL2" in choose(2**20, WSL2).reason
     assert "xpu" in choose(8192, XPU).reason
     assert "libcuda.so.1" in choose(8192, NO_DRIVER).reason
 
@@ -60,6 +64,7 @@ def test_the_reason_says_what_was_missing():
         (VOLTA, {"batch", "runs", "staged", "torch"}),
         (WITH_KERNEL, {"batch", "runs", "kernel", "staged", "torch"}),
         (OLD, {"runs", "staged", "torch"}),
+        (WSL2, {"runs", "staged", "torch"}),
         (XPU, {"torch"}),
         (NO_DRIVER, {"torch"}),
     ],

@@ -27,7 +27,7 @@ class Meter:
         self._timed(core, "step_fn", "engine")
         self._timed(half.balance, "plan_step", "plan")
         self._timed(half.balance, "finish", "finish")
-        self._timed(worker, "run_moves", "move")
+        self._timed(worker, "move_pages", "move")
         self._timed(half.stores, "plan_step", "store")
         self._count_reservations(half.tier.index)
         self._collect_stats()

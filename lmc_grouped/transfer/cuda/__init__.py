@@ -1,0 +1,1 @@
+"""Ways of copying that need a CUDA device. Not accepted on GPU: nothing here has run on one."""
