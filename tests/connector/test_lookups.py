@@ -274,11 +274,15 @@ def test_a_worker_that_fails_a_load_names_its_blocks():
     engine = with_prefix()
     (worker,) = engine.workers
     blocks = [GroupPages(0, [5, 6], [10**9, 10**9]), GroupPages(2, [7], [0])]
-    worker.worker_half.run_loads(StepMetadata(loads=[Operation(77, "r", tuple(blocks))]))
-    receives = worker.take_receives()
+    step = StepMetadata(loads=[Operation(77, "r", tuple(blocks))])
+    half = worker.worker_half
+    half.begin_loads(step)
+    while half.line.running:
+        half.line.wait_for_thread(60)
+    receives = half.take_receives(step)
     assert (receives.requests, receives.failed) == ({"r"}, {"r"})
     assert receives.failed_blocks == {5, 6, 7}
-    assert worker.take_receives().failed_blocks == set()
+    assert half.take_receives(step).failed_blocks == set()
 
 
 def test_blocks_below_the_window_are_filled_too_because_the_engine_publishes_them():
