@@ -196,8 +196,8 @@ class Lab:
             connector.set_xfer_handshake_metadata_pp_aware({(0, 0): report})
         else:
             connector.set_xfer_handshake_metadata({0: report})
-        run_loads = worker.worker_half.run_loads
-        worker.worker_half.run_loads = lambda step: run_loads(self._spoil(step))
+        begin_loads = worker.worker_half.begin_loads
+        worker.worker_half.begin_loads = lambda step: begin_loads(self._spoil(step))
 
     def _spoil(self, step: Any) -> Any:
         """Let the loads of the failing groups end in a slot that does not exist."""
