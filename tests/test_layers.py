@@ -39,7 +39,7 @@ def layer(inner: str = "", outer: str = "", lazy_inner: str = "", *, any_lazy_ou
 LAYERS = {
     "": layer(),
     "core": layer("", "msgspec"),
-    "host": layer("core", "msgspec numpy"),
+    "host": layer("core", "msgspec numpy zlib_ng"),
     "transfer": layer("core", "msgspec numpy torch"),
     "adapters": layer("core host", "msgspec numpy vllm torch lmcache yaml"),
     "connector": layer(

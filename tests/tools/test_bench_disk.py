@@ -2,6 +2,7 @@
 
 import pytest
 
+from lmc_grouped.host.disk.checksum import CRC32_LIBRARY
 from lmc_grouped.tools.bench_disk.command import main
 from lmc_grouped.tools.bench_disk.report import Sample, format_samples
 from lmc_grouped.tools.bench_disk.sides import SIDES, Mode, Pages, Side, order
@@ -26,6 +27,7 @@ def test_the_command_prints_rates_ratios_and_recovery(tmp_path, capsys):
     out = capsys.readouterr().out
     assert out.count("lmc_grouped / plain") == 2
     assert "LMCache" not in out
+    assert f"the tier uses {CRC32_LIBRARY}" in out
     assert "opening a store of 50 pages" in out
     assert list(tmp_path.iterdir()) == []
 

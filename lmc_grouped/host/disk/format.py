@@ -6,7 +6,6 @@ A record of zeros is a free slot.
 """
 
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +14,7 @@ import msgspec
 
 from lmc_grouped.core.keys import FORMAT_VERSION, MAX_KEY_BYTES, encode_key
 from lmc_grouped.core.pool import PageRef
+from lmc_grouped.host.disk.checksum import crc32
 
 RECORD_BYTES = 64
 HEADER_BYTES = 64
@@ -74,15 +74,13 @@ def encode_header(header: FileHeader) -> bytes:
         header.page_bytes,
         bytes.fromhex(header.namespace_digest),
     )
-    return fields + _CRC.pack(zlib.crc32(fields))
+    return fields + _CRC.pack(crc32(fields))
 
 
 def decode_header(data: bytes) -> FileHeader | None:
     """The header of a record file; ``None`` when it is short, damaged or something else."""
     fields = data[: _HEADER.size]
-    if len(data) < HEADER_BYTES or data[_HEADER.size : HEADER_BYTES] != _CRC.pack(
-        zlib.crc32(fields)
-    ):
+    if len(data) < HEADER_BYTES or data[_HEADER.size : HEADER_BYTES] != _CRC.pack(crc32(fields)):
         return None
     magic, version, group_id, page_bytes, digest = _HEADER.unpack(fields)
     if magic != _MAGIC:
@@ -94,7 +92,7 @@ def encode_record(record: Record) -> bytes:
     """``RECORD_BYTES`` bytes."""
     key = encode_key(record.key)
     fields = _RECORD.pack(record.page_crc, record.page_bytes, record.stamp_ns, len(key), key)
-    return _CRC.pack(zlib.crc32(fields)) + fields
+    return _CRC.pack(crc32(fields)) + fields
 
 
 def record_offset(slot: int) -> int:
@@ -118,7 +116,7 @@ def decode_records(data: bytes, header: FileHeader) -> Iterator[tuple[int, Recor
         crc, page_crc, length, stamp_ns, key_length, key = fields
         end = start + RECORD_BYTES
         fits = (
-            zlib.crc32(view[start + _CRC.size : end]) == crc
+            crc32(view[start + _CRC.size : end]) == crc
             and hash_at < key_length <= MAX_KEY_BYTES
             and key.startswith(prefix)
             and length == page_bytes

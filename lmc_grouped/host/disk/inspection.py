@@ -3,12 +3,12 @@
 import os
 import re
 import time
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from lmc_grouped.core.keys import Namespace
+from lmc_grouped.host.disk.checksum import crc32
 from lmc_grouped.host.disk.directory import (
     SET_ASIDE,
     StoreInUseError,
@@ -196,7 +196,7 @@ def _is_right(fd: int, slot: int, record: Record, buffer: memoryview) -> bool:
         whole = read_fully(fd, [buffer], slot * len(buffer)) == len(buffer)
     except OSError:
         return False
-    return whole and zlib.crc32(buffer) == record.page_crc
+    return whole and crc32(buffer) == record.page_crc
 
 
 def age_seconds(stamp_ns: int) -> float:

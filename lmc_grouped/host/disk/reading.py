@@ -1,7 +1,6 @@
 """Reads of many pages: neighbours in one call, several calls at once."""
 
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from enum import StrEnum
 
 from lmc_grouped.core.pool import PageRef
 from lmc_grouped.host.disk.catalog import Entry
+from lmc_grouped.host.disk.checksum import crc32
 from lmc_grouped.host.disk.fileio import MAX_VECTORS
 from lmc_grouped.host.disk.format import DiskError
 from lmc_grouped.host.disk.groupfile import GroupFile
@@ -76,7 +76,7 @@ def read_run(file: GroupFile, run: Sequence[PageRead]) -> Iterator[tuple[PageRea
         return
     for number, read in enumerate(run):
         whole = (number + 1) * file.page_bytes <= done_bytes
-        yield read, whole and zlib.crc32(read.view) == read.entry.page_crc
+        yield read, whole and crc32(read.view) == read.entry.page_crc
 
 
 class ReadBatch:

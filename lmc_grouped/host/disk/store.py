@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lmc_grouped.core.keys import Namespace
 from lmc_grouped.host.disk.catalog import Catalog, Entry, SlotRef
+from lmc_grouped.host.disk.checksum import CRC32_LIBRARY
 from lmc_grouped.host.disk.directory import StoreLock, open_directory
 from lmc_grouped.host.disk.fileio import takes_direct
 from lmc_grouped.host.disk.format import MAX_PAGE_BYTES, DiskError, FileHeader
@@ -144,9 +145,9 @@ def _enforce_quota(store: Store) -> None:
 def _report(store: Store) -> None:
     catalog = store.catalog
     logger.info(
-        "disk tier: %s holds %d pages, %d of %d bytes; %d pages left for the quota",
+        "disk tier: %s holds %d pages, %d of %d bytes; %d pages left for the quota; CRC32 of %s",
         store.directory, len(catalog.entries), catalog.used_bytes, catalog.quota.cap_bytes,
-        store.counts.evicted_pages,
+        store.counts.evicted_pages, CRC32_LIBRARY,
     )  # fmt: skip
     for group in store.recovered:
         if group.faults and group.unreadable is None:

@@ -2,13 +2,13 @@
 
 import logging
 import time
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 from lmc_grouped.core.pool import PageRef
 from lmc_grouped.host.disk.catalog import Entry, Place
+from lmc_grouped.host.disk.checksum import crc32
 from lmc_grouped.host.disk.fileio import FULL_ERRNOS, has_room
 from lmc_grouped.host.disk.format import Record
 from lmc_grouped.host.disk.queue import WorkQueue
@@ -153,7 +153,7 @@ class Writer:
 
     def _write_page(self, write: _Write, place: Place) -> Entry:
         file = self._store.files[write.key[0]]
-        page_crc = zlib.crc32(write.page)
+        page_crc = crc32(write.page)
         file.write_page(place.slot, write.page)
         with self._store.lock:
             self._last_stamp_ns = max(self._last_stamp_ns + 1, time.time_ns())

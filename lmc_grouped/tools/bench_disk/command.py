@@ -8,8 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from lmc_grouped.tools.bench_disk.crc import measure_crc32
 from lmc_grouped.tools.bench_disk.recovery import measure_recovery
-from lmc_grouped.tools.bench_disk.report import Sample, format_samples, format_shapes
+from lmc_grouped.tools.bench_disk.report import (
+    Sample,
+    format_crc32,
+    format_samples,
+    format_shapes,
+)
 from lmc_grouped.tools.bench_disk.shape_figures import ShapeFigures, measure_shapes
 from lmc_grouped.tools.bench_disk.sides import SIDES, Mode, Pages, Side, order
 
@@ -29,9 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         sides = [side for side in Side if side.name.lower() not in options.without]
         print(format_samples(_rounds(options, sides), options.pages, options.page_bytes))
+        pages = Pages(options.pages, options.page_bytes)
+        print("\n" + format_crc32([measure_crc32(pages) for _ in range(options.rounds)]))
         seconds = [measure_recovery(work_dir, options.records) for _ in range(options.rounds)]
         print(
-            f"\nopening a store of {options.records:,} pages: {median(seconds):.2f} s "
+            f"opening a store of {options.records:,} pages: {median(seconds):.2f} s "
             f"({min(seconds):.2f}..{max(seconds):.2f})"
         )
     finally:

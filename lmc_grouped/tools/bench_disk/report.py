@@ -1,6 +1,6 @@
 """Medians and ratios of a disk benchmark, as text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -60,6 +60,13 @@ def format_samples(samples: Sequence[Sample], pages: int, page_bytes: int) -> st
     )
     heading = f"{pages} pages of {page_bytes:,} bytes; median (smallest..largest) of the rounds"
     return f"{heading}\n\n{rates}\n\n{ratios}"
+
+
+def format_crc32(rounds: Sequence[Mapping[str, float]]) -> str:
+    """Rates of the checksum, by library; the last one is what the tier uses."""
+    rates = {library: spread(rates[library] for rates in rounds) for library in rounds[0]}
+    listed = ", ".join(f"{library} {rate} MB/s" for library, rate in rates.items())
+    return f"CRC32 of the pages, one thread: {listed}; the tier uses {list(rates)[-1]}"
 
 
 def _ratios(samples: Sequence[Sample], mode: Mode) -> list[list[str]]:
