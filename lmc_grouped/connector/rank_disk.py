@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 
@@ -113,11 +113,12 @@ class RankDisk:
         with self._lock:
             self._open_pages[operation_id] = len(pages) + 1
             self._writing.update(ref for _, ref, _ in pages)
-        for _, ref, page in pages:
-            if is_failed:
-                self._end_page(operation_id, ref, "store_failed")
-                continue
-            answer = self.tier.put(ref, page, partial(self._end_write, operation_id))
+        refs = [ref for _, ref, _ in pages]
+        answers: Sequence[str] = ["store_failed"] * len(pages)
+        if not is_failed:
+            buffers = [page for _, _, page in pages]
+            answers = self.tier.put_all(refs, buffers, partial(self._end_write, operation_id))
+        for ref, answer in zip(refs, answers, strict=True):
             if answer is PutAnswer.PRESENT:
                 self._end_page(operation_id, ref, None)
             elif answer is not PutAnswer.ACCEPTED:

@@ -150,13 +150,13 @@ def held_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
 def held_writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     """Writes begin and do not end before the event is set."""
     may_end = Event()
-    write_page = GroupFile.write_page
+    write_pages = GroupFile.write_pages
 
     def write_later(self: GroupFile, *arguments: Any) -> None:
         assert may_end.wait(PATIENCE_SECONDS)
-        write_page(self, *arguments)
+        write_pages(self, *arguments)
 
-    monkeypatch.setattr(GroupFile, "write_page", write_later)
+    monkeypatch.setattr(GroupFile, "write_pages", write_later)
     try:
         yield may_end
     finally:

@@ -326,7 +326,7 @@ def test_a_full_disk_stops_writes_and_nothing_else(start, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(GroupFile, "write_page", full_disk)
+        patch.setattr(GroupFile, "write_pages", full_disk)
         patch.setattr("lmc_grouped.host.disk.writing.has_room", lambda *_: False)
         engine.store("second", 100, prompt="other")
     assert engine.stats.counter("not_written_pages", "no_space") == 6

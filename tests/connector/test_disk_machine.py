@@ -37,7 +37,7 @@ class DiskMachine(ConnectorMachine):
             self.directory = tempfile.TemporaryDirectory()
             self.gate = Event()
             self._gate("read_pages")
-            self._gate("write_page")
+            self._gate("write_pages")
         self.options: tuple[list[Any], dict[str, Any]] = specs, options
         return DiskEngine(Path(self.directory.name), *specs, **options)
 

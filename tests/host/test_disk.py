@@ -2,7 +2,7 @@
 
 import mmap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -56,13 +56,13 @@ def test_a_page_that_is_there_is_not_written_again(open_disk):
 def gate(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Page writes wait until the returned function is called."""
     opened = threading.Event()
-    write_page = GroupFile.write_page
+    write_pages = GroupFile.write_pages
 
-    def wait_and_write(file: GroupFile, slot: int, page: memoryview) -> None:
+    def wait_and_write(file: GroupFile, slot: int, pages: Sequence[memoryview]) -> None:
         opened.wait()
-        write_page(file, slot, page)
+        write_pages(file, slot, pages)
 
-    monkeypatch.setattr(GroupFile, "write_page", wait_and_write)
+    monkeypatch.setattr(GroupFile, "write_pages", wait_and_write)
     return opened.set
 
 
@@ -184,7 +184,7 @@ def test_a_slot_is_freed_once_though_reader_and_dropper_both_would(open_disk, mo
         write_on.wait()
 
     monkeypatch.setattr(GroupFile, "read_pages", wait_and_read)
-    monkeypatch.setattr(GroupFile, "write_page", wait_and_write)
+    monkeypatch.setattr(GroupFile, "write_pages", wait_and_write)
     future = disk.tier.start_read([disk_key(0, 1)], [bytearray(4_096)])
     reading.wait()
     disk.tier.put(disk_key(1, 1), bytes(1_024))

@@ -5,7 +5,7 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,13 +47,13 @@ def limit_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def used_bytes() -> int:
         return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
 
-    def write_page(file: GroupFile, slot: int, page: memoryview) -> None:
-        if used_bytes() + len(page) > TMPFS_BYTES:
+    def write_pages(file: GroupFile, slot: int, pages: Sequence[memoryview]) -> None:
+        if used_bytes() + sum(map(len, pages)) > TMPFS_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real_write(file, slot, page)
+        real_write(file, slot, pages)
 
-    real_write = GroupFile.write_page
-    monkeypatch.setattr(GroupFile, "write_page", write_page)
+    real_write = GroupFile.write_pages
+    monkeypatch.setattr(GroupFile, "write_pages", write_pages)
     monkeypatch.setattr(GroupFile, "grow", lambda *_: None)
     monkeypatch.setattr(
         writing, "has_room", lambda _, size_bytes: used_bytes() + size_bytes <= TMPFS_BYTES
@@ -127,7 +127,7 @@ def test_other_write_errors_are_counted_and_said_once(open_disk, monkeypatch, ca
     def fail(*_) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(GroupFile, "write_page", fail)
+    monkeypatch.setattr(GroupFile, "write_pages", fail)
     disk = open_disk()
     assert fill(disk, 0, 5) == [WriteEnd.IO_ERROR] * 5
     stats = disk.tier.stats()

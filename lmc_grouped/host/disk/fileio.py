@@ -15,18 +15,18 @@ DIRECT_BYTES = 4096
 """Alignment of buffers, offsets and lengths for direct I/O. Some devices take less, but
 then two pages could share a page of the cache, where direct and cached I/O meet."""
 MAX_VECTORS = 1024
-"""Linux: buffers per call of preadv."""
+"""Linux: buffers per call of preadv and pwritev."""
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
 """fallocate(2): FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE."""
 
 
-def write_fully(fd: int, data: memoryview | bytes, offset: int) -> None:
-    """Write all of ``data``; OSError when the system does not take it."""
-    rest = memoryview(data)
+def write_fully(fd: int, views: Sequence[memoryview | bytes], offset: int) -> None:
+    """Write all of ``views`` in order; OSError when the system does not take it."""
+    rest = [memoryview(view) for view in views]
     while rest:
-        written = os.pwrite(fd, rest, offset)
-        rest, offset = rest[written:], offset + written
+        count = os.pwritev(fd, rest[:MAX_VECTORS], offset)
+        rest, offset = _behind(rest, count), offset + count
 
 
 def read_fully(fd: int, views: Sequence[memoryview], offset: int) -> int:
@@ -38,11 +38,17 @@ def read_fully(fd: int, views: Sequence[memoryview], offset: int) -> int:
         if count == 0:
             break
         done += count
-        while rest and count >= len(rest[0]):
-            count -= len(rest.pop(0))
-        if count:
-            rest[0] = rest[0][count:]
+        rest = _behind(rest, count)
     return done
+
+
+def _behind(views: list[memoryview], count: int) -> list[memoryview]:
+    """What follows the first ``count`` bytes."""
+    for number, view in enumerate(views):
+        if count < len(view):
+            return [view[count:], *views[number + 1 :]]
+        count -= len(view)
+    return []
 
 
 def address_of(view: memoryview) -> int:

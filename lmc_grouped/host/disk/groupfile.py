@@ -95,7 +95,7 @@ class GroupFile:
             else:
                 os.ftruncate(self._pages, 0)
                 os.ftruncate(self._records, 0)
-                write_fully(self._records, encode_header(self._header), 0)
+                write_fully(self._records, [encode_header(self._header)], 0)
         except OSError:
             self.close()
             raise
@@ -125,13 +125,17 @@ class GroupFile:
         aligned = all(address_of(view) % DIRECT_BYTES == 0 for view in views)
         return self._direct if aligned else self._pages
 
-    def write_page(self, slot: int, page: memoryview) -> None:
-        """Write a page of ``page_bytes``; invisible until its record is written."""
-        write_fully(self._pages_fd([page]), page, slot * self.page_bytes)
+    def write_pages(self, first_slot: int, pages: Sequence[memoryview]) -> None:
+        """Write pages of ``page_bytes`` into neighbouring slots, in one go where possible.
 
-    def write_record(self, slot: int, record: Record) -> None:
-        """Make the page in ``slot`` visible to the next opening."""
-        write_fully(self._records, encode_record(record), record_offset(slot))
+        They are invisible until their records are written.
+        """
+        write_fully(self._pages_fd(pages), pages, first_slot * self.page_bytes)
+
+    def write_records(self, first_slot: int, records: Iterable[Record]) -> None:
+        """Make the pages in neighbouring slots visible to the next opening."""
+        data = b"".join(encode_record(record) for record in records)
+        write_fully(self._records, [data], record_offset(first_slot))
 
     def clear_records(self, slots: Iterable[int]) -> None:
         """Make slots free to the next opening; neighbours go in one write."""
@@ -139,7 +143,8 @@ class GroupFile:
         starts = ordered[:1] + [b for a, b in pairwise(ordered) if b != a + 1]
         ends = [a for a, b in pairwise(ordered) if b != a + 1] + ordered[-1:]
         for first, last in zip(starts, ends, strict=True):
-            write_fully(self._records, FREE_RECORD * (last - first + 1), record_offset(first))
+            free = FREE_RECORD * (last - first + 1)
+            write_fully(self._records, [free], record_offset(first))
 
     def read_pages(self, first_slot: int, views: Sequence[memoryview]) -> int:
         """Read neighbouring slots into one view each, in one go where the system allows.

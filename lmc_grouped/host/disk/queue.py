@@ -1,63 +1,93 @@
 """Background work with a bound: what does not fit is refused at once, nobody waits."""
 
 import logging
+import os
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Generic, TypeVar
 
 logger = logging.getLogger(__name__)
 
+THREAD_NAME = "lmc-disk-write"
+"""As `top -H` shows it, a number behind it."""
+NICE = 10
+"""Added to the niceness of the threads: a model that computes on all cores goes first."""
 
-class WorkQueue:
-    """Threads that run what they are given, in order.
+Piece = TypeVar("Piece")
+Task = Callable[[], None]
+
+
+class WorkQueue(Generic[Piece]):
+    """Threads that take pieces of work in order, neighbours in the queue together.
+
+    A thread's hold on the interpreter delays the model's thread, so one call has many
+    pieces, as far as they are there.
 
     Args:
-        limit_bytes: of work that waits or runs; one piece always fits an empty queue.
+        run: does the pieces it is given.
+        limit_bytes: of pieces that wait or run; one always fits an empty queue.
+        batch_bytes: of pieces that ``run`` gets at once; one at least.
         threads: how many run at once.
-        tick_seconds: how often ``on_tick`` is called between ``tick(on=...)``.
+        on_tick: called every ``tick_seconds`` between ``tick(on=...)``.
     """
 
     def __init__(
-        self, limit_bytes: int, threads: int, on_tick: Callable[[], None], tick_seconds: float
+        self,
+        run: Callable[[list[Piece]], None],
+        *,
+        limit_bytes: int,
+        batch_bytes: int,
+        threads: int,
+        on_tick: Task,
+        tick_seconds: float,
     ) -> None:
+        self._do = run
         self._limit_bytes = limit_bytes
+        self._batch_bytes = batch_bytes
         self._on_tick = on_tick
         self._tick_seconds = tick_seconds
         lock = threading.Lock()
         self._work = threading.Condition(lock)
-        """Something to do. One thread is woken for one piece: all of them would crowd."""
+        """Something to do. One thread is woken for one batch: all of them would crowd."""
         self._idle = threading.Condition(lock)
         """Nothing waits and nothing runs."""
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[int, Piece] | Task] = deque()
         self._running = 0
         self._closing = False
         self.pending_bytes = 0
-        """Of work that waits or runs."""
+        """Of pieces that wait or run."""
         self._ticking = False
         self._threads = [
-            threading.Thread(target=self._run, name=f"lmc-grouped-disk-{number}", daemon=True)
+            threading.Thread(target=self._run, name=f"{THREAD_NAME}-{number}", daemon=True)
             for number in range(threads)
         ]
         for thread in self._threads:
             thread.start()
 
-    def offer(self, size_bytes: int, work: Callable[[], None]) -> bool:
-        """Queue work that holds ``size_bytes`` of the caller's memory, or refuse it."""
+    def offer(self, pieces: Sequence[tuple[int, Piece]]) -> list[bool]:
+        """Queue pieces that hold ``(bytes, ...)`` of the caller's memory; which were taken."""
+        taken = []
+        taken_bytes = 0
         with self._work:
-            if self.pending_bytes and self.pending_bytes + size_bytes > self._limit_bytes:
-                return False
-            self._add(size_bytes, work)
-        return True
+            for size_bytes, piece in pieces:
+                fits = self.pending_bytes + size_bytes <= self._limit_bytes
+                taken.append(fits or not self.pending_bytes)
+                if taken[-1]:
+                    self._waiting.append((size_bytes, piece))
+                    self.pending_bytes += size_bytes
+                    taken_bytes += size_bytes
+            self._work.notify(-(-taken_bytes // self._batch_bytes))
+        return taken
 
-    def add(self, work: Callable[[], None]) -> None:
+    def add(self, task: Task) -> None:
         """Queue work that holds none of the caller's memory."""
         with self._work:
-            self._add(0, work)
-
-    def _add(self, size_bytes: int, work: Callable[[], None]) -> None:
-        self.pending_bytes += size_bytes
-        self._waiting.append((size_bytes, work))
-        self._work.notify()
+            self._waiting.append(task)
+            self._work.notify()
 
     def flush(self) -> None:
         """Wait until everything queued so far, and since, has run."""
@@ -79,22 +109,19 @@ class WorkQueue:
             thread.join()
 
     def _run(self) -> None:
+        give_way()
         while True:
             with self._work:
                 while not self._waiting and not self._closing:
                     timeout = self._tick_seconds if self._ticking else None
                     if not self._work.wait(timeout):
                         break
-                if self._waiting:
-                    size_bytes, work = self._waiting.popleft()
-                    self._running += 1
-                elif self._closing:
+                if not self._waiting and self._closing:
                     return
-                else:
-                    size_bytes, work = 0, self._on_tick
-                    self._running += 1
+                size_bytes, task = self._next()
+                self._running += 1
             try:
-                work()
+                task()
             except Exception:
                 # A thread that ended here would stop every later write in silence.
                 logger.exception("disk tier: background work failed")
@@ -103,3 +130,29 @@ class WorkQueue:
                 self.pending_bytes -= size_bytes
                 if not self._waiting and not self._running:
                     self._idle.notify_all()
+
+    def _next(self) -> tuple[int, Task]:
+        """What to do now, and of how many bytes. Needs the lock."""
+        if not self._waiting:
+            return 0, self._on_tick
+        first = self._waiting.popleft()
+        if not isinstance(first, tuple):
+            return 0, first
+        size_bytes, batch = first[0], [first[1]]
+        while self._waiting:
+            following = self._waiting[0]
+            if not isinstance(following, tuple) or size_bytes + following[0] > self._batch_bytes:
+                break
+            self._waiting.popleft()
+            size_bytes += following[0]
+            batch.append(following[1])
+        return size_bytes, lambda: self._do(batch)
+
+
+def give_way() -> None:
+    """Lower the calling thread's priority and show its name; only Linux can do that."""
+    if sys.platform == "linux":
+        os.nice(NICE)
+        name = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
+        with suppress(OSError):  # no /proc in this container
+            name.write_text(threading.current_thread().name)

@@ -9,13 +9,10 @@ from enum import StrEnum
 from lmc_grouped.core.pool import PageRef
 from lmc_grouped.host.disk.catalog import Entry
 from lmc_grouped.host.disk.checksum import crc32
-from lmc_grouped.host.disk.fileio import MAX_VECTORS
 from lmc_grouped.host.disk.format import DiskError
 from lmc_grouped.host.disk.groupfile import GroupFile
+from lmc_grouped.host.disk.runs import split_runs
 from lmc_grouped.host.disk.store import Store
-
-RUN_BYTES = 4 * 2**20
-"""Of one call: small enough that threads share a large read evenly."""
 
 
 class ReadOutcome(StrEnum):
@@ -37,26 +34,6 @@ class PageRead:
     position: int
     entry: Entry
     view: memoryview
-
-
-def plan_runs(reads: Iterable[PageRead], page_bytes: Callable[[int], int]) -> list[list[PageRead]]:
-    """Group reads by neighbouring slots, at most ``RUN_BYTES`` each; no slot twice in one."""
-    ordered = sorted(reads, key=lambda read: (read.entry.key[0], read.entry.slot))
-    runs: list[list[PageRead]] = []
-    for read in ordered:
-        last = runs[-1] if runs else None
-        group_id = read.entry.key[0]
-        longest = min(MAX_VECTORS, max(1, RUN_BYTES // page_bytes(group_id)))
-        if (
-            last is not None
-            and len(last) < longest
-            and last[-1].entry.key[0] == group_id
-            and last[-1].entry.slot + 1 == read.entry.slot
-        ):
-            last.append(read)
-        else:
-            runs.append([read])
-    return runs
 
 
 def read_run(file: GroupFile, run: Sequence[PageRead]) -> Iterator[tuple[PageRead, bool]]:
@@ -128,7 +105,11 @@ class Reader:
             if self._is_closed:
                 raise DiskError("the disk tier is closed: nothing can be read")
             reads = self._pin(keys, views)
-            runs = plan_runs(reads, lambda group_id: self._store.files[group_id].page_bytes)
+            runs = split_runs(
+                reads,
+                lambda read: (read.entry.key[0], read.entry.slot),
+                lambda group_id: self._store.files[group_id].page_bytes,
+            )
             batch = ReadBatch(len(views), len(runs))
             for run in runs:
                 self._threads.submit(self._read, run, batch)

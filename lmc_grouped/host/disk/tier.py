@@ -84,9 +84,24 @@ class DiskTier:
             DiskError: no such group, or not the bytes of one page.
             KeyFormatError: the block hash is empty or too long.
         """
-        encode_key(key)
-        view = self._check(key, page)
-        return self._writer.put(key, view, on_end)
+        return self.put_all([key], [page], on_end)[0]
+
+    def put_all(
+        self,
+        keys: Sequence[PageRef],
+        pages: Sequence[PageBuffer],
+        on_end: OnEnd | None = None,
+    ) -> list[PutAnswer]:
+        """Offer several pages at once; answers are in order, written the first one first.
+
+        Raises:
+            DiskError: as ``put``; no page was offered then.
+            KeyFormatError: as ``put``.
+        """
+        for key in keys:
+            encode_key(key)
+        views = [self._check(key, page) for key, page in zip(keys, pages, strict=True)]
+        return self._writer.put(keys, views, on_end)
 
     def read(self, keys: Sequence[PageRef], buffers: Sequence[PageBuffer]) -> list[ReadOutcome]:
         """Read pages into one buffer each and wait for them; outcomes are in order.
