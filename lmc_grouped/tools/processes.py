@@ -73,6 +73,16 @@ class ProcessGroup:
             ticks += int(fields[11]) + int(fields[12]) if fields else 0
         return ticks / os.sysconf("SC_CLK_TCK")
 
+    def thread_cpu_seconds(self, name: str) -> float:
+        """Processor time of the living threads whose name begins with ``name``."""
+        nanoseconds = 0
+        for pid in self.pids():
+            for task in Path(f"/proc/{pid}/task").glob("*"):
+                with contextlib.suppress(OSError):  # it has ended meanwhile
+                    if (task / "comm").read_text().startswith(name):
+                        nanoseconds += int((task / "schedstat").read_text().split()[0])
+        return nanoseconds / 1e9
+
     def log_tail(self, lines: int = 30) -> str:
         """The end of what the program has written."""
         with self.log_path.open("rb") as log:

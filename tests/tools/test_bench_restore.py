@@ -2,8 +2,10 @@
 scripted server."""
 
 import json
+import time
 from collections import Counter
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 from fake_vllm import MODEL, Behaviour, serving
@@ -124,11 +126,18 @@ def test_the_tables_show_medians_spreads_hits_and_targets():
     text = report(samples).format()
     assert "vllm 1.2, rounds 3, cores used by idle servers 0.04" in text
     rows = [" ".join(line.split()) for line in text.splitlines()]
-    assert "4,000 restored lmc_grouped 50 (40..60) 100 (80..120) 3,968" in rows
+    assert "4,000 restored lmc_grouped 50 (40..60) 100 (80..120) - 3,968" in rows
     assert (
         "4,000 restored, lmc_grouped / LMCache time to first token 0.50 (0.40..0.60) "
         "at most 0.7: met" in rows
     )
+
+
+def test_the_threads_that_write_to_disk_have_a_column_where_there_are_some():
+    disk = [replace(item, disk_seconds=0.0015) for item in rounds((Side.DISK, Phase.COLD), 40, 50)]
+    rows = [" ".join(line.split()) for line in report(disk).format().splitlines()]
+    times = "45 (40..50) 90 (80..100) 1.5 (1.5..1.5)"
+    assert f"4,000 cold lmc_grouped, disk on {times} 3,968" in rows
 
 
 def test_the_json_file_holds_every_sample_and_every_ratio(tmp_path):
@@ -177,6 +186,20 @@ def test_every_round_measures_cold_and_then_a_hit(side, second, monkeypatch):
         (second, 96, 80): 2,
     }
     assert all(0 < item.first_token_seconds <= item.total_seconds for item in samples)
+
+
+def test_the_disks_threads_are_counted_up_to_the_work_behind_the_request(monkeypatch):
+    monkeypatch.setattr(measure, "SETTLE_SECONDS", 0.05)
+    plan = Plan(rounds=1, prompt_tokens=(64,), seed=0, chunk_tokens=32)
+    busy = SimpleNamespace(thread_cpu_seconds=lambda _: time.perf_counter())
+    for side in (Side.DISK, Side.OURS):
+        with serving(Behaviour()) as (url, _):
+            samples = list(run_rounds([Running(side, Served(url), (busy,))], plan))
+        assert len(samples) == 2
+        for item in samples:
+            expected = item.total_seconds + 0.05 if side is Side.DISK else 0
+            assert item.disk_seconds >= expected
+            assert (item.disk_seconds > 0) == (side is Side.DISK)
 
 
 def test_a_restore_that_did_not_happen_is_an_error(monkeypatch):

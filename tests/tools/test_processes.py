@@ -106,3 +106,22 @@ def test_processor_time_of_the_group_is_counted(tmp_path):
         while group.cpu_seconds() <= before and time.monotonic() < deadline:
             time.sleep(0.02)
         assert group.cpu_seconds() > before
+
+
+def test_processor_time_of_threads_is_counted_by_their_name(tmp_path):
+    code = """
+import threading
+from pathlib import Path
+def spin():
+    Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("one-that-spins")
+    print("go", flush=True)
+    while True: pass
+threading.Thread(target=spin).start()
+"""
+    with start(tmp_path, code) as group:
+        wait_for_log(group, "go")
+        deadline = time.monotonic() + 20
+        while group.thread_cpu_seconds("one-that") < 0.01 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert group.thread_cpu_seconds("one-that") >= 0.01
+        assert group.thread_cpu_seconds("another") == 0

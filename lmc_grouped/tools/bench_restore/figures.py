@@ -45,6 +45,9 @@ class Sample:
     total_seconds: float
     hit_tokens: int
     """Prompt tokens that were not computed."""
+    disk_seconds: float = 0.0
+    """Processor time of the threads that write to disk, in the server and for this
+    request: how busy the machine is hardly moves it."""
 
     def seconds(self, metric: Metric) -> float:
         """The time asked for."""

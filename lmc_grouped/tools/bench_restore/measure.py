@@ -20,7 +20,7 @@ from lmc_grouped.tools.tiny_models.tokenizer import BYTE_TOKENS
 
 OUTPUT_TOKENS = 8
 SETTLE_SECONDS = 0.5
-"""Between requests: a store that runs beside the engine ends within it."""
+"""After a request: a store that runs beside the engine ends within it."""
 COUNTER_WAIT_SECONDS = 3.0
 POLL_SECONDS = 0.02
 IDLE_PROBE_SECONDS = 2.0
@@ -99,9 +99,7 @@ def required_hit_tokens(prompt_tokens: int, chunk_tokens: int) -> int:
 def _measure(
     client: "_Client", side: Side, ids: Sequence[int], round_index: int, plan: Plan
 ) -> Iterator[Sample]:
-    client.settle()
     yield client.ask(ids, Phase.COLD, round_index, hit_at_least=0)
-    client.settle()
     hit = required_hit_tokens(len(ids), plan.chunk_tokens)
     if side is Side.NONE:
         yield client.ask(ids, Phase.LOCAL, round_index, hit)
@@ -116,11 +114,12 @@ class _Client:
 
     def __init__(self, running: Running) -> None:
         self._side = running.side
+        self._disk_seconds = running.disk_seconds
         self._model = running.server.model
         self._http: HttpClient = running.server.client()
         self._asked = Asked(self._http, self._model, with_logprobs=False)
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Let what runs beside the engine end, and the engine notice it."""
         self._asked.nudge()
         time.sleep(SETTLE_SECONDS)
@@ -132,10 +131,11 @@ class _Client:
             raise ToolError(f"{self._side}: the engine's prefix cache did not reset")
 
     def ask(self, ids: Sequence[int], phase: Phase, round_index: int, hit_at_least: int) -> Sample:
-        """One timed request, checked against the counters."""
-        before = self._counters()
+        """One timed request, checked against the counters, and what runs behind it."""
+        before, disk_before = self._counters(), self._disk_seconds()
         first_token_seconds, total_seconds = self._time(ids)
         moved = self._moved(before, len(ids))
+        self._settle()
         hits = {
             Phase.COLD: moved.local_hit_tokens + moved.restored_tokens,
             Phase.RESTORED: moved.restored_tokens,
@@ -150,8 +150,9 @@ class _Client:
                 "the engine's own cache: see the server's log"
             )
         return Sample(
-            self._side, phase, len(ids), round_index, first_token_seconds, total_seconds, hits
-        )
+            self._side, phase, len(ids), round_index, first_token_seconds, total_seconds, hits,
+            self._disk_seconds() - disk_before,
+        )  # fmt: skip
 
     def _time(self, ids: Sequence[int]) -> tuple[float, float]:
         """Seconds from sending the request to its first token and to its end."""

@@ -91,8 +91,11 @@ def _lengths(samples: Sequence[Sample]) -> list[int]:
 
 
 def _times_table(samples: Sequence[Sample]) -> str:
-    headers = ["tokens", "phase", "side", "first token ms", "whole request ms", "hit tokens"]
-    aligns = [Align.RIGHT, Align.LEFT, Align.LEFT, Align.RIGHT, Align.RIGHT, Align.RIGHT]
+    headers = [
+        "tokens", "phase", "side", "first token ms", "whole request ms", "disk threads ms",
+        "hit tokens",
+    ]  # fmt: skip
+    aligns = [Align.RIGHT, Align.LEFT, Align.LEFT, *[Align.RIGHT] * 4]
     return format_table(headers, list(_times_rows(samples)), aligns)
 
 
@@ -107,7 +110,9 @@ def _times_rows(samples: Sequence[Sample]) -> Iterator[list[str]]:
                         for metric in Metric
                     ]
                     hits = Spread.of(sample.hit_tokens for sample in rounds)
-                    yield [f"{tokens:,}", phase, side, *times, _format_count(hits)]
+                    disk = Spread.of(sample.disk_seconds for sample in rounds)
+                    work = _format_ms(disk, decimals=1) if side is Side.DISK else "-"
+                    yield [f"{tokens:,}", phase, side, *times, work, _format_count(hits)]
 
 
 def _ratios_table(ratios: Sequence[Ratio]) -> str:
@@ -125,9 +130,10 @@ def _ratios_table(ratios: Sequence[Ratio]) -> str:
     return format_table(["tokens", "ratio", "of", "median (min..max)", "target"], rows, aligns)
 
 
-def _format_ms(seconds: Spread) -> str:
-    low, high = seconds.lowest * 1e3, seconds.highest * 1e3
-    return f"{seconds.median * 1e3:,.0f} ({low:,.0f}..{high:,.0f})"
+def _format_ms(seconds: Spread, decimals: int = 0) -> str:
+    values = (seconds.median, seconds.lowest, seconds.highest)
+    middle, low, high = (f"{value * 1e3:,.{decimals}f}" for value in values)
+    return f"{middle} ({low}..{high})"
 
 
 def _format_ratio(ratio: Spread) -> str:

@@ -48,6 +48,14 @@ class Running:
         """Processor time the side has used."""
         return sum(group.cpu_seconds() for group in self.groups)
 
+    def disk_seconds(self) -> float:
+        """Processor time that the file tier's writing threads have used."""
+        from lmc_grouped.host.disk.queue import THREAD_NAME
+
+        if self.side is not Side.DISK:
+            return 0.0
+        return sum(group.thread_cpu_seconds(THREAD_NAME) for group in self.groups)
+
 
 @contextmanager
 def running(
