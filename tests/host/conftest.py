@@ -25,6 +25,14 @@ class Disk:
         self.tier.flush()
         return [str(answer) for answer in answers]
 
+    def put_all(self, keys: Sequence[Key]) -> list[str]:
+        """`put`, in one offer."""
+        sizes = self.tier.stats().groups
+        pages = [page_of(key, sizes[key[0]].page_bytes) for key in keys]
+        answers = self.tier.put_all(keys, pages)
+        self.tier.flush()
+        return [str(answer) for answer in answers]
+
     def read(self, keys: Sequence[Key]) -> list[ReadOutcome]:
         """Read; every hit is compared with what was put."""
         sizes = self.tier.stats().groups

@@ -24,7 +24,8 @@ PAGE_BYTES = {0: 12_288, 1: 1_000}
 """One group past the page cache where that is possible, one not."""
 KEYS = [disk_key(group_id, number) for number in range(120) for group_id in PAGE_BYTES]
 CAP_BYTES = 400_000
-"""About a quarter of all pages: eviction and reuse of slots never stop."""
+"""About a quarter of all pages: eviction and reuse of slots never stop. Up to 25,000 bytes
+are written at once."""
 
 
 def open_store(root: Path) -> DiskTier:
@@ -38,8 +39,8 @@ def write_for_ever(root: Path, seed: int) -> None:
     tier = open_store(root)
     os.write(1, b".")
     while True:
-        for key in chance.sample(KEYS, 20):
-            tier.put(key, page_of(key, PAGE_BYTES[key[0]]))
+        keys = chance.sample(KEYS, 20)
+        tier.put_all(keys, [page_of(key, PAGE_BYTES[key[0]]) for key in keys])
         tier.drop(chance.sample(KEYS, 3))
         if chance.random() < 0.2:
             tier.flush()

@@ -16,7 +16,8 @@ from tests.host.conftest import Disk
 
 SIZES = {0: 400, 2: 100}
 KEYS = st.builds(disk_key, st.sampled_from(sorted(SIZES)), st.integers(0, 30))
-CAPS = st.sampled_from([1_000, 2_000, 5_000])
+CAPS = st.sampled_from([1_000, 2_000, 5_000, 8_000])
+"""In the last one up to 500 bytes are written at once: a page of each group, or five small ones."""
 
 
 class TierMachine(RuleBasedStateMachine):
@@ -55,13 +56,27 @@ class TierMachine(RuleBasedStateMachine):
         self.pages.pop(key, None)
         self.damaged.discard(key)
 
+    @rule(keys=st.lists(KEYS, max_size=12, unique=True))
+    def put_all(self, keys) -> None:
+        fresh = [key for key in keys if key not in self.pages]
+        for key in keys:  # those that are there become the youngest before any is written
+            if key not in fresh:
+                self.pages.move_to_end(key)
+        answers = self.disk.put_all(keys)
+        assert answers == ["accepted" if key in fresh else "present" for key in keys]
+        for key in fresh:
+            self.note_written(key)
+
     @rule(key=KEYS)
     def put(self, key) -> None:
         present = key in self.pages
         assert self.disk.put(key) == ["present" if present else "accepted"]
         if present:
             self.pages.move_to_end(key)
-            return
+        else:
+            self.note_written(key)
+
+    def note_written(self, key) -> None:
         self.evict(SIZES[key[0]])
         self.written += 1
         self.pages[key] = self.written
