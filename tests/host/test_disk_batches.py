@@ -2,14 +2,16 @@
 
 import errno
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from lmc_grouped.host.disk import PutAnswer, WriteEnd
 from lmc_grouped.host.disk.groupfile import GroupFile
-from lmc_grouped.host.disk.queue import NICE, WorkQueue
+from lmc_grouped.host.disk.queue import THREAD_NAME, WorkQueue
 from tests.factories import disk_key, page_of
 from tests.host.conftest import KB, Disk
 
@@ -158,14 +160,17 @@ def test_a_page_whose_end_cannot_be_told_keeps_no_other_from_its_end(open_disk, 
     assert "the caller's own fault" in caplog.text
 
 
-def test_pages_are_written_at_a_lower_priority_than_the_callers(open_disk):
-    seen: list[int] = []
+@pytest.mark.skipif(sys.platform != "linux", reason="names of threads are read from /proc")
+def test_the_threads_that_write_can_be_told_from_others(open_disk):
+    seen: list[str] = []
+
+    def look(*_) -> None:
+        seen.append(Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text())
+
     disk = open_disk()
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    disk.tier.put(disk_key(1, 1), bytes(KB), lambda *_: seen.append(os.nice(0)))
+    disk.tier.put(disk_key(1, 1), bytes(KB), look)
     disk.tier.flush()
-    assert seen == [min(19, before + NICE)]
-    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+    assert [name.startswith(THREAD_NAME) for name in seen] == [True]
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Background work with a bound: what does not fit is refused at once, nobody waits."""
 
 import logging
-import os
 import sys
 import threading
 from collections import deque
@@ -14,8 +13,6 @@ logger = logging.getLogger(__name__)
 
 THREAD_NAME = "lmc-disk-write"
 """As `top -H` shows it, a number behind it."""
-NICE = 10
-"""Added to the niceness of the threads: a model that computes on all cores goes first."""
 
 Piece = TypeVar("Piece")
 Task = Callable[[], None]
@@ -25,7 +22,8 @@ class WorkQueue(Generic[Piece]):
     """Threads that take pieces of work in order, neighbours in the queue together.
 
     A thread's hold on the interpreter delays the model's thread, so one call has many
-    pieces, as far as they are there.
+    pieces, as far as they are there. The threads have the priority of all others: one
+    of a lower priority that is not run while it has the interpreter holds the model up.
 
     Args:
         run: does the pieces it is given.
@@ -109,7 +107,7 @@ class WorkQueue(Generic[Piece]):
             thread.join()
 
     def _run(self) -> None:
-        give_way()
+        show_name()
         while True:
             with self._work:
                 while not self._waiting and not self._closing:
@@ -149,10 +147,9 @@ class WorkQueue(Generic[Piece]):
         return size_bytes, lambda: self._do(batch)
 
 
-def give_way() -> None:
-    """Lower the calling thread's priority and show its name; only Linux can do that."""
+def show_name() -> None:
+    """Tell Linux the calling thread's name, which Python does from 3.14 on."""
     if sys.platform == "linux":
-        os.nice(NICE)
-        name = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
-        with suppress(OSError):  # no /proc in this container
-            name.write_text(threading.current_thread().name)
+        comm = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
+        with suppress(OSError):  # no /proc here: the name is for people who look
+            comm.write_text(threading.current_thread().name)
