@@ -11,7 +11,7 @@ from lmc_grouped.host.disk.fileio import FULL_ERRNOS, has_room
 from lmc_grouped.host.disk.format import Record
 from lmc_grouped.host.disk.placing import Placer
 from lmc_grouped.host.disk.queue import WorkQueue
-from lmc_grouped.host.disk.runs import RUN_BYTES, split_runs
+from lmc_grouped.host.disk.runs import split_runs
 from lmc_grouped.host.disk.stats import PutAnswer, WriteEnd
 from lmc_grouped.host.disk.store import Store
 
@@ -24,9 +24,10 @@ TICK_SECONDS = 0.25
 """How often a full file system is asked for room."""
 SPARE_BYTES = 64 * 2**10
 """Room besides two pages that ends a pause: records need some too."""
+BATCH_BYTES = 2**20
+"""Written at once: the cost of a call is lost in it. Of 4 MiB, threads wait for each other."""
 BATCH_SHARE = 16
-"""At most one in so many bytes of the quota is written at once: pages on their way
-cannot leave to make room."""
+"""At most one in so many bytes of the quota: pages on their way cannot leave to make room."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +58,7 @@ class Writer:
         self.queue = WorkQueue(
             self._run,
             limit_bytes=queue_bytes,
-            batch_bytes=max(1, min(RUN_BYTES, store.catalog.quota.cap_bytes // BATCH_SHARE)),
+            batch_bytes=max(1, min(BATCH_BYTES, store.catalog.quota.cap_bytes // BATCH_SHARE)),
             threads=threads,
             on_tick=self._look_for_room,
             tick_seconds=TICK_SECONDS,
