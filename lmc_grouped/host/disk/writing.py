@@ -123,7 +123,7 @@ class Writer:
         try:
             placed = self._place(writes)
             written: list[_Write] = []
-            for run in split_runs(placed, _slot_of, self._page_bytes):
+            for run in split_runs(placed, _slot_of, lambda gid: self._store.files[gid].page_bytes):
                 written += self._write_run(run)
             self._publish(written)
         finally:
@@ -224,9 +224,6 @@ class Writer:
                 "disk tier: a page of group %d cannot be written (%s); said once, counted always",
                 write.key[0], error,
             )  # fmt: skip
-
-    def _page_bytes(self, group_id: int) -> int:
-        return self._store.files[group_id].page_bytes
 
     def _look_for_room(self) -> None:
         """End the pause when the file system gives two of the largest pages again."""
