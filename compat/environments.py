@@ -59,11 +59,7 @@ def unpacked(
     target = folder / f"{pinned.distribution}-{pinned.version}"
     if target.is_dir():
         return target
-    wheel = _cached_wheel(pinned, folder)
-    if wheel is None:
-        note(f"fetching {pinned.distribution} {pinned.version}")
-        wheel = _fetch(pinned, folder)
-    _check(pinned, wheel)
+    wheel = wheel_of(pinned, folder, note)
     # Renamed when complete, so that an interrupted unpacking is not taken for one.
     partial = folder / f"{target.name}.partial"
     with zipfile.ZipFile(wheel) as archive:
@@ -72,6 +68,23 @@ def unpacked(
         _pip("install", *_BARE, "--upgrade", "--target", str(partial), *pinned.beside)
     partial.rename(target)
     return target
+
+
+def wheel_of(
+    pinned: Pinned, folder: Path = DEFAULT_FOLDER, note: Callable[[str], None] = lambda line: None
+) -> Path:
+    """The wheel of what is pinned; fetched when missing.
+
+    Raises:
+        FetchError: pip failed.
+        PinError: the wheel's name or hash is not a pinned one.
+    """
+    wheel = _cached_wheel(pinned, folder)
+    if wheel is None:
+        note(f"fetching {pinned.distribution} {pinned.version}")
+        wheel = _fetch(pinned, folder)
+    _check(pinned, wheel)
+    return wheel
 
 
 def _cached_wheel(pinned: Pinned, folder: Path) -> Path | None:

@@ -1,9 +1,10 @@
 """What each release is known to get wrong: ``expected/<version>.toml``.
 
 A case that a file does not name must give the right answer there. A file has
-two kinds of tables: ``defects.<id>`` (reason, upstream link, the patch that
-mends it) and ``cases."<name>"`` (which defect, and what is observed: a
-``result``, or the type it ``raises``).
+two kinds of tables for them: ``defects.<id>`` (reason, upstream link, the patch
+that mends it) and ``cases."<name>"`` (which defect, and what is observed: a
+``result``, or the type it ``raises``). ``extension`` says what the wheel's
+compiled CUDA operations hold.
 """
 
 import tomllib
@@ -54,6 +55,20 @@ class Entry:
         return name if word == "raises" else None
 
 
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """The compiled CUDA operations in a release's wheel."""
+
+    module: str
+    """Dotted name."""
+    fat_binaries: int
+    sass: tuple[str, ...]
+    """Architectures that every fat binary is compiled for."""
+    ptx: tuple[str, ...]
+    cuda_major: int
+    """Of the CUDA runtime that must be there."""
+
+
 @cache
 def expectations(version: str) -> Mapping[str, Entry]:
     """The entries of one release by case name.
@@ -61,10 +76,30 @@ def expectations(version: str) -> Mapping[str, Entry]:
     Raises:
         ExpectationError: there is no file, or it does not fit the cases.
     """
+    return read(_path(version))
+
+
+def extension(version: str) -> Extension:
+    """What the wheel of one release holds for GPUs.
+
+    Raises:
+        ExpectationError: there is no file, or it does not say.
+    """
+    path = _path(version)
+    table = tomllib.loads(path.read_text(encoding="utf-8")).get("extension")
+    if table is None:
+        raise ExpectationError(f"{path} has no table [extension]")
+    try:
+        return Extension(**table | {key: tuple(table[key]) for key in ("sass", "ptx")})
+    except (KeyError, TypeError) as error:
+        raise ExpectationError(f"{path}: [extension]: {error}") from error
+
+
+def _path(version: str) -> Path:
     path = FOLDER / "expected" / f"{version}.toml"
     if not path.is_file():
         raise ExpectationError(f"{path} is missing; write one for LMCache {version}")
-    return read(path)
+    return path
 
 
 def read(path: Path) -> Mapping[str, Entry]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from compat.cases import CASES, Case
 from compat.engine_surface import QUESTIONS
 from compat.engines import engines
-from compat.expectations import Defect, Entry, expectations
+from compat.expectations import Defect, Entry, expectations, extension
 from compat.releases import Release, releases, revisions
 from patches import PATCHES
 
@@ -32,8 +32,8 @@ when that is a scratch ring.
 def documentation() -> str:
     """The text of ``docs/compat.md``."""
     known = {release: expectations(release.version) for release in releases()}
-    parts = [HEAD, _matrix(known), NOTES, _defects(known), _patches(known), _revisions()]
-    parts.append(_engines())
+    parts = [HEAD, _matrix(known), NOTES, _defects(known), _patches(known)]
+    parts += [_extensions(), _revisions(), _engines()]
     return "\n".join(parts)
 
 
@@ -96,9 +96,30 @@ vLLM plugin: when an engine process imports that connector, each patch asks the 
 has the defect, changes nothing where it has not, and logs one line either way.
 `LMC_GROUPED_PATCHES` is `auto` (default), `none`, or a list such as `P1,P2`; P1 needs P2. The cache
 server is no vLLM process: start it with `python -m patches lmcache.cli.main server ...` where a
-patch runs in it too.
+patch runs in it too. With `auto`, an engine whose GPU the compiled operations below hold no code
+for gets `LMCACHE_MP_TRANSFER_MODE=engine_driven`, unless that is set.
 
 """
+
+
+EXTENSIONS_HEAD = """\
+## Compiled operations
+
+What the wheels' extension holds for GPUs, read from its fat binaries (`lmc-grouped doctor
+--wheel`). None has code or PTX for compute capability 7.0: [sm70.md](sm70.md).
+
+"""
+
+
+def _extensions() -> str:
+    rows = []
+    for release in releases():
+        found = extension(release.version)
+        ptx = ", ".join(found.ptx) or "none"
+        sass = ", ".join(found.sass)
+        rows.append([release.version, f"`{found.module}`", sass, ptx, str(found.cuda_major)])
+    columns = ["release", "module", "compiled for", "PTX", "needs CUDA runtime"]
+    return EXTENSIONS_HEAD + _table(columns, rows)
 
 
 def _revisions() -> str:

@@ -68,6 +68,11 @@ COMMANDS = (
         "lmc_grouped.tools.disk.command",
     ),
     Command(
+        "doctor",
+        "say whether this machine can serve, and what to do where it cannot",
+        "lmc_grouped.tools.doctor.command",
+    ),
+    Command(
         "plan",
         "say what a host budget holds for the groups of a model, without an engine",
         "lmc_grouped.tools.plan.command",

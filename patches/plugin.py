@@ -3,6 +3,7 @@
 ``LMC_GROUPED_PATCHES``: ``auto`` (default), ``none``, or names such as
 ``P1,P2``. Nothing of LMCache is imported here: patches are applied when its
 multi-process connector is, and an engine without it never hears of them.
+With ``auto`` that connector is also kept off copies that the GPU cannot do.
 
 ``LMC_GROUPED_TAKEOVER=1``: a connector called ``LMCacheConnectorV1`` without a
 module path is ours, for deployments that cannot write a module path.
@@ -13,7 +14,7 @@ import os
 
 from patches.base import LOGGER
 from patches.hooks import when_imported
-from patches.registry import apply, chosen
+from patches.registry import AUTO, apply, chosen
 
 logger = logging.getLogger(LOGGER)
 
@@ -33,7 +34,7 @@ def register() -> None:
         UnknownPatch: ``LMC_GROUPED_PATCHES`` names something that is no patch.
         SettingError: ``LMC_GROUPED_TAKEOVER`` is neither 0 nor 1.
     """
-    names = os.environ.get(PATCHES_VARIABLE) or "auto"
+    names = os.environ.get(PATCHES_VARIABLE) or AUTO
     if chosen(names):
         when_imported(CONNECTOR_MODULE, lambda: _apply(names))
     if _takeover_wanted():
@@ -45,6 +46,10 @@ def _apply(names: str) -> None:
 
     log_like_the_engine()
     apply(names)
+    if names.strip().lower() == AUTO:
+        from patches.steering import steer
+
+        steer()
 
 
 def _takeover_wanted() -> bool:

@@ -94,6 +94,11 @@ class PagePlan:
             run_bytes=run_bytes,
         )
 
+    @property
+    def mean_run_bytes(self) -> int:
+        """Bytes of one copy on average; what the ladder decides by."""
+        return self.page_bytes // max(len(self.run_bytes), 1)
+
     def copies(self, pool: HostPool, block_ids: Ids, slots: Ids) -> Copies:
         """The copies that move these pages, page by page and run by run.
 

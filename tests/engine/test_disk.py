@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lmc_grouped.cli import main as lmc_grouped
 from lmc_grouped.host.disk.directory import read_namespace
 from lmc_grouped.tools.certify.errors import RequestRefused, ServerGone
 from lmc_grouped.tools.certify.metrics import parse_samples
@@ -89,6 +90,11 @@ class Site:
             time.sleep(0.1)
         raise AssertionError("nothing is written, or writing does not end")
 
+    def certify(self, *options: str) -> int:
+        """The exit status, with prompts that are the same in every run."""
+        prompts = ["--tokens", "700", "--seed", "restart"]
+        return lmc_grouped(["certify", "--url", self.server.url, *prompts, *options])
+
     def kill_during_writes(self, seed: int) -> None:
         """Send a long prompt and kill everything as soon as its pages reach the disk."""
         before = self.records()
@@ -149,6 +155,7 @@ def same(run: Run, reference: Run) -> float:
 def test_a_prefix_outlives_a_clean_stop_and_a_crash(site: Site) -> None:
     first, second = prompt(1), prompt(2)
     with site.server:
+        assert site.certify() == 0
         cold, local = (site.requests.complete(first) for _ in range(2))
         other = site.requests.complete(second)
         site.wait_until_written()
@@ -158,6 +165,7 @@ def test_a_prefix_outlives_a_clean_stop_and_a_crash(site: Site) -> None:
     assert [path.read_bytes() for path in site.root.rglob("lock")] == [b""], "was not closed"
 
     site.server.start()
+    assert site.certify("--after-restart") == 0
     restored = site.requests.complete(first)
     assert restored.moved is not None
     assert restored.moved.restored_tokens == local.hit_tokens == site.boundary

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from fake_vllm import BLOCK_TOKENS, Behaviour, serving
+from fake_vllm import BLOCK_TOKENS, Behaviour, Tier, serving
 
 from lmc_grouped.cli import main
 from lmc_grouped.tools.certify import server
@@ -290,6 +290,39 @@ def test_a_seed_used_twice_fails_the_cold_check():
         assert main(arguments) == 1
 
 
+def test_a_prompt_of_the_run_before_a_restart_is_found_and_compared(tmp_path: Path):
+    file = tmp_path / "report.json"
+    with serving(Behaviour()) as (url, fake):
+        arguments = ["certify", "--url", url, "--tokens", str(TOKENS), "--seed", "same"]
+        assert main(arguments) == 0
+        fake.local = Tier()  # what a restart leaves: the connector's pages
+        assert main([*arguments, "--after-restart", "--json", str(file)]) == 0
+    (row,) = json.loads(file.read_text())["rows"]
+    assert (row["check"], row["verdict"], row["restored_tokens"]) == ("after restart", "pass", 384)
+    assert row["compared_with"] == "local hit"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        (Behaviour(), "0 tokens restored, at least 340 required"),
+        (Behaviour(wrong_ids_after_restore=True), "token ids differ"),
+        (Behaviour(restore_logprob_shift=0.004), "log-probabilities differ by 0.004"),
+    ],
+)
+def test_a_prompt_that_is_lost_or_wrong_after_a_restart_fails(
+    behaviour: Behaviour, reason: str, tmp_path: Path
+):
+    file = tmp_path / "report.json"
+    with serving(behaviour) as (url, _):
+        arguments = ["certify", "--url", url, "--tokens", str(TOKENS), "--seed", "same"]
+        if behaviour != Behaviour():  # else nothing was stored: another server, another disk
+            main(arguments)
+        assert main([*arguments, "--after-restart", "--json", str(file)]) == 1
+    (row,) = json.loads(file.read_text())["rows"]
+    assert (row["verdict"], reason in row["reason"]) == ("fail", True)
+
+
 def test_the_default_length_is_cut_to_what_the_model_takes(tmp_path: Path):
     file = tmp_path / "report.json"
     with serving(Behaviour(max_model_len=600)) as (url, _):
@@ -306,6 +339,7 @@ def test_the_default_length_is_cut_to_what_the_model_takes(tmp_path: Path):
         (["--tolerance", "nan"], "allowed is at least 0"),
         (["--model", "other"], "the server has ['fake']"),
         (["--json", "/nowhere/report.json"], "cannot be written"),
+        (["--after-restart"], "needs the --seed of the run before"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -146,6 +146,16 @@ def check_pressure(session: Session) -> Iterator[Row]:
     )
 
 
+def check_after_restart(session: Session) -> Iterator[Row]:
+    """The first prompt of an earlier run with the same seed, on a server started anew."""
+    ids = session.prompts.prompt("first", session.options.prompt_tokens)
+    run = session.restore(ids)
+    references = References(cold=session.server.complete(ids, salt=session.prompts.salt("restart")))
+    yield session.judge_restored(
+        "after restart", ids, run, references, session.required_tokens(len(ids))
+    )
+
+
 def _first(session: Session) -> FirstPrompt:
     if session.first is None:
         raise NotCheckable("the first prompt did not run")
@@ -162,3 +172,5 @@ CHECKS = (
     Check(BOUNDARY_NAMES, check_block_boundary),
     Check(("after pressure",), check_pressure),
 )
+
+RESTART_CHECKS = (Check(("after restart",), check_after_restart),)

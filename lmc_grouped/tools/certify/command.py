@@ -2,7 +2,8 @@
 
 Sends greedy requests, resets the engine's own prefix cache between them, and
 compares what comes back from the KV connector with runs that used no cache and
-runs that used the engine's own. Needs VLLM_SERVER_DEV_MODE=1 on the server for
+runs that used the engine's own. With --after-restart it looks for the prompt of
+an earlier run with the same --seed instead. Needs VLLM_SERVER_DEV_MODE=1 on the server for
 /reset_prefix_cache, and a server that nobody else uses meanwhile. A server that
 wants a key gets the one in VLLM_API_KEY.
 
@@ -17,6 +18,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from lmc_grouped.tools.certify.checks import CHECKS, RESTART_CHECKS
 from lmc_grouped.tools.certify.discovery import Offer, discover
 from lmc_grouped.tools.certify.http import HttpClient
 from lmc_grouped.tools.certify.outputs import Tolerances
@@ -63,6 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--seed", help="what prompts are made from; default: new each time. A seed used twice "
         "finds its own prompts in the caches")  # fmt: skip
+    add(
+        "--after-restart", action="store_true",
+        help="only check that the first prompt of an earlier run, with this --seed and these "
+        "--tokens, comes back from a disk or a remote store; for a server started anew",
+    )  # fmt: skip
     add("--timeout", type=float, default=600.0, metavar="SECONDS",
         help="longest wait for the server; default %(default)s")  # fmt: skip
     add("--json", type=Path, metavar="FILE", help="write all that was measured here")
@@ -86,7 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
         tolerances=Tolerances(cold=arguments.tolerance, same_hit=arguments.local_tolerance),
     )
     session = Session(server, offer, PromptMaker(server.tokenize, seed), options)
-    rows, aborted = run_checks(session, stderr_progress(sys.stderr))
+    checks = RESTART_CHECKS if arguments.after_restart else CHECKS
+    rows, aborted = run_checks(session, stderr_progress(sys.stderr), checks)
     report = Report(
         url=arguments.url,
         model=offer.model,
@@ -108,6 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_ranges(arguments: argparse.Namespace) -> None:
+    if arguments.after_restart and not arguments.seed:
+        raise ToolError("--after-restart needs the --seed of the run before the restart")
     allowed = {
         "--tokens": (arguments.tokens, SHORTEST_PROMPT_TOKENS, None),
         "--pressure-tokens": (arguments.pressure_tokens, 0, None),
