@@ -19,7 +19,7 @@ def cpu_rung(plan: PagePlan, pool: HostPool) -> "DirectRung | StridedRung":
     """The faster way for this plan: strided where that at least halves the calls.
 
     A call costs about a microsecond, and bytes the same either way: measured from 64 B to
-    128 KiB a run in ``docs/transfer.md``.
+    32 KiB a run in ``docs/transfer.md``.
     """
     grids = find_grids(plan, len(plan.run_bytes) // 2)
     return StridedRung(plan, pool, grids) if grids else DirectRung(plan, pool)
