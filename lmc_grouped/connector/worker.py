@@ -79,7 +79,7 @@ class WorkerHalf:
         slots = self._plan.slots_by_group
         self.region = HostRegion(
             {g.group_id: PoolShape(slots[g.group_id], g.page_bytes) for g in table.groups},
-            extents=_extent_shape(self._plan),
+            extents=ExtentShape.of(self._plan),
         )
         pools = {group_id: self.region.pool(group_id) for group_id in views}
         borders: list[int] = []
@@ -244,14 +244,3 @@ class WorkerHalf:
 
     def _store(self, pages: GroupPages) -> Ticket:
         return self.copiers[pages.group_id].store(pages.block_ids, pages.slots)
-
-
-def _extent_shape(plan: PoolPlan) -> ExtentShape | None:
-    """How the groups share bytes; ``None`` where each has its own."""
-    if plan.extents is not None:
-        cut = plan.extents
-        return ExtentShape(cut.extent_bytes, cut.extents, cut.slots_per_extent)
-    if plan.row_bytes is not None:
-        rows = min(plan.slots_by_group.values(), default=0)
-        return ExtentShape(plan.row_bytes, rows, dict.fromkeys(plan.slots_by_group, 1))
-    return None

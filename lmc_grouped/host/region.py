@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from lmc_grouped.core.pools import PoolPlan
 from lmc_grouped.host.layout import MEMORY_PAGE_BYTES, PIECE_BYTES, RegionLayout, RowRun
 from lmc_grouped.host.pinning import HostRegistrar, PinnedMemory
 
@@ -36,6 +37,17 @@ class ExtentShape:
     extents: int
     slots_per_extent: Mapping[int, int]
     """group_id -> whole pages in one extent; slot ``s`` lies in extent ``s // slots``."""
+
+    @classmethod
+    def of(cls, plan: PoolPlan) -> "ExtentShape | None":
+        """How groups share the bytes of a plan; ``None`` where each has its own."""
+        if plan.extents is not None:
+            cut = plan.extents
+            return cls(cut.extent_bytes, cut.extents, cut.slots_per_extent)
+        if plan.row_bytes is not None:
+            rows = min(plan.slots_by_group.values(), default=0)
+            return cls(plan.row_bytes, rows, dict.fromkeys(plan.slots_by_group, 1))
+        return None
 
 
 def lay_out(shapes: Mapping[int, PoolShape], *, extents: ExtentShape | None = None) -> RegionLayout:

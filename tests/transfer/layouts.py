@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from lmc_grouped.transfer.pages import PageCopier
@@ -49,6 +50,11 @@ class Layout:
             allocations[layer.allocation].as_strided(layer.shape, layer.strides, layer.offset)
             for layer in self.layers
         ]
+
+
+def _differing(found: torch.Tensor, right: torch.Tensor) -> int:
+    """numpy counts ten times as fast as torch adds."""
+    return int(np.count_nonzero((found != right).numpy()))
 
 
 def _random_bytes(size: int) -> torch.Tensor:
@@ -188,7 +194,7 @@ class RoundTrip:
         pages = expected[:, :-EXTENT_GAP_BYTES].unflatten(1, (SLOTS_PER_EXTENT, self.page_bytes))
         for block, slot in zip(self.blocks, self.slots, strict=True):
             pages[divmod(slot, SLOTS_PER_EXTENT)] = page_of(self.views, block)
-        return int((self.extents != expected).sum())
+        return _differing(self.extents, expected)
 
     def load(self) -> None:
         """Slots into other blocks of a cache that was wiped."""
@@ -206,6 +212,6 @@ class RoundTrip:
         for target, page in self.pages.items():
             put_page(views, target, page)
         return sum(
-            int((allocation.cpu() != right).sum())
+            _differing(allocation.cpu(), right)
             for allocation, right in zip(self.allocations, expected, strict=True)
         )
