@@ -27,7 +27,7 @@ test: lint types test-unit test-compat test-engine  ## every check
 test-unit: env  ## tests that start no engine
 	$(BIN)/python -m pytest -m "not engine and not compat" --ignore=tests/compat --ignore=tests/gpu
 
-test-compat: env  ## three LMCache releases and two schedulers, quickly (downloads them once)
+test-compat: env  ## three LMCache releases, two schedulers, a kernel (downloads them once)
 	$(BIN)/python -m pytest -m "not engine and not compat" tests/compat
 
 test-engine: env  ## tests that start vLLM

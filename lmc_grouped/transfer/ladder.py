@@ -34,7 +34,7 @@ class DeviceFacts:
     """As ``cuDriverGetVersion`` has it: 12080 is 12.8. ``None``: there is no usable driver."""
     driver_missing: str = "no CUDA driver (libcuda.so.1) answered"
     """Why not, where there is none."""
-    kernel_missing: str | None = "no gather kernel was loaded"
+    kernel_missing: str | None = "the gather kernel was not asked for"
     """Why there is no gather kernel for this device; ``None`` where there is one."""
     lmcache_missing: str | None = "LMCache's operations were not asked for"
     """Why LMCache's compiled operations cannot be had; ``None`` where they can."""
@@ -68,6 +68,9 @@ def check_name(name: object) -> None:
 def choose(run_bytes: int, facts: DeviceFacts, forced: str | None = None) -> Choice:
     """The way the pages of one group are copied.
 
+    ``kernel`` and ``lmcache`` are never chosen, only asked for: neither has run on a GPU, and one
+    compiles code while the other loads somebody else's.
+
     Args:
         run_bytes: bytes of one copy, ``PagePlan.mean_run_bytes``: a page divided by its runs.
         facts: the device that holds the engine's cache.
@@ -94,13 +97,11 @@ def choose(run_bytes: int, facts: DeviceFacts, forced: str | None = None) -> Cho
 
 def _choose_on_cuda(run_bytes: int, facts: DeviceFacts) -> Choice:
     if run_bytes < LONG_RUN_BYTES:
-        short = (
+        return Choice(
+            STAGED,
             f"runs of {run_bytes} bytes are below {LONG_RUN_BYTES}, where starting a copy takes "
-            "longer than the copy (estimated, not measured on a GPU)"
+            "longer than the copy (estimated, not measured on a GPU)",
         )
-        if (no_kernel := refusal(KERNEL, facts)) is None:
-            return Choice(KERNEL, short)
-        return Choice(STAGED, f"{short}; {no_kernel}")
     long = f"runs of {run_bytes} bytes are copied as they are"
     if (no_batch := refusal(BATCH, facts)) is None:
         return Choice(BATCH, long)

@@ -32,7 +32,7 @@ NO_DRIVER = DeviceFacts("cuda", (9, 0), None)
         (CPU, 2**20, "cpu"),
         (VOLTA, LONG_RUN_BYTES, "batch"),
         (VOLTA, LONG_RUN_BYTES - 1, "staged"),
-        (WITH_KERNEL, LONG_RUN_BYTES - 1, "kernel"),
+        (WITH_KERNEL, LONG_RUN_BYTES - 1, "staged"),
         (WITH_KERNEL, LONG_RUN_BYTES, "batch"),
         (OLD, LONG_RUN_BYTES, "runs"),
         (OLD, 8192, "staged"),
@@ -50,7 +50,6 @@ def test_run_size_driver_and_device_decide(facts, run_bytes, rung):
 
 def test_the_reason_says_what_was_missing():
     assert "CUDA 12.4, and cuMemcpyBatchAsync came with 12.8" in choose(2**20, OLD).reason
-    assert "no gather kernel was loaded" in choose(8192, VOLTA).reason
     assert "not measured on a GPU" in choose(8192, VOLTA).reason
     assert "as in WSL2" in choose(2**20, WSL2).reason
     assert "xpu" in choose(8192, XPU).reason
