@@ -7,8 +7,7 @@ import torch
 from lmcache.lmcache_native import EngineKVFormat, TransferDirection
 
 from lmc_grouped.adapters.lmcache_blocks import Extent, copy_blocks, planes_of
-from lmc_grouped.adapters.lmcache_device import BACKEND_NAME, MODE_VARIABLE
-from lmc_grouped.adapters.lmcache_device_spec import cuda_module
+from lmc_grouped.adapters.lmcache_device import BACKEND_NAME, MODE_VARIABLE, cuda_module
 
 _DIRECTIONS = {int(TransferDirection.D2H): True, int(TransferDirection.H2D): False}
 

@@ -8,34 +8,10 @@ device type has two available devices: this one is available only where
 Not accepted on GPU: its operations have run on CPU tensors only.
 """
 
-import importlib
-import importlib.util
 from typing import Any
 
 from lmc_grouped.adapters import lmcache_device
-from lmc_grouped.adapters.lmcache_device import BACKEND_NAME, MODE_VARIABLE
-
-# 0.5.6 moved its devices into a package of their own.
-_CUDA_PACKAGES = ("lmcache.v1.platform.devices.cuda", "lmcache.v1.platform.cuda")
-
-
-def cuda_module(name: str = "") -> Any:
-    """LMCache's own CUDA package, or a module of it.
-
-    Raises:
-        ImportError: this release has none where 0.5.4 to 0.5.6 have it.
-    """
-    for package in _CUDA_PACKAGES:
-        if _exists(package):
-            return importlib.import_module(f"{package}.{name}" if name else package)
-    raise ImportError(f"LMCache has none of {', '.join(_CUDA_PACKAGES)}; 0.5.4 to 0.5.6 have")
-
-
-def _exists(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # a parent of it is missing
-        return False
+from lmc_grouped.adapters.lmcache_device import BACKEND_NAME, MODE_VARIABLE, cuda_module
 
 
 class CudaSm70Spec(cuda_module().CudaDeviceSpec):  # type: ignore[misc]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from lmc_grouped.tools.arguments import named, positive
 from lmc_grouped.tools.bench_disk.crc import measure_crc32
 from lmc_grouped.tools.bench_disk.recovery import measure_recovery
 from lmc_grouped.tools.bench_disk.report import (
@@ -95,10 +96,20 @@ def _parser() -> argparse.ArgumentParser:
         ),
     )
     add = parser.add_argument
-    add("--rounds", type=_positive, default=7, help="measured rounds (7)")
-    add("--pages", type=_positive, default=256, help="pages per round (256)")
-    add("--page-bytes", type=_positive, default=PAGE_BYTES, help=f"bytes of one ({PAGE_BYTES})")
-    add("--records", type=_positive, default=100_000, help="pages of the store to open (100000)")
+    add("--rounds", type=named(positive), default=7, help="measured rounds (7)")
+    add("--pages", type=named(positive), default=256, help="pages per round (256)")
+    add(
+        "--page-bytes",
+        type=named(positive),
+        default=PAGE_BYTES,
+        help=f"bytes of one ({PAGE_BYTES})",
+    )
+    add(
+        "--records",
+        type=named(positive),
+        default=100_000,
+        help="pages of the store to open (100000)",
+    )
     add(
         "--without", action="append", default=[], choices=[side.name.lower() for side in Side],
         help="leave a side out; can be repeated",
@@ -106,10 +117,3 @@ def _parser() -> argparse.ArgumentParser:
     add("--shapes", action="store_true", help="compare shapes a store could have, and nothing else")
     add("--work-dir", type=Path, default=WORK_DIR, help=f"emptied first and last ({WORK_DIR})")
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {value}")
-    return value

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from lmc_grouped.tools.arguments import named, positive
 from lmc_grouped.tools.bench_restore.figures import Sample, Side
 from lmc_grouped.tools.bench_restore.measure import (
     OUTPUT_TOKENS,
@@ -99,17 +100,17 @@ def _parser() -> argparse.ArgumentParser:
             "with lmc_grouped and with LMCache's multi-process connector, side by side."
         ),
     )
-    parser.add_argument("--rounds", type=_positive, default=5, help="measured rounds (5)")
+    parser.add_argument("--rounds", type=named(positive), default=5, help="measured rounds (5)")
     parser.add_argument(
         "--tokens",
-        type=_positive,
+        type=named(positive),
         nargs="+",
         default=[2000, 4000],
         help="prompt lengths (2000 4000)",
     )
     parser.add_argument(
         "--chunk-size",
-        type=_positive,
+        type=named(positive),
         help="store granularity of both connectors in tokens; without it each has its default",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (0)")
@@ -137,10 +138,3 @@ def _parser() -> argparse.ArgumentParser:
         "--work-dir", type=Path, default=WORK_DIR, help=f"model and logs ({WORK_DIR})"
     )
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {value}")
-    return value

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from lmc_grouped.tools.arguments import named, positive
 from lmc_grouped.tools.bench_transfer.memory import Ids, Memory, Order
 from lmc_grouped.tools.bench_transfer.profile import format_profile, measure_calls
 from lmc_grouped.tools.bench_transfer.report import Sample, format_samples
@@ -71,24 +72,22 @@ def _parser() -> argparse.ArgumentParser:
         ),
     )
     add = parser.add_argument
-    add("--rounds", type=_positive, default=9, help="measured rounds (9)")
-    add("--mib", type=_positive, default=64, help="MiB of one operation (64)")
+    add("--rounds", type=named(positive), default=9, help="measured rounds (9)")
+    add("--mib", type=named(positive), default=64, help="MiB of one operation (64)")
     add(
-        "--page-bytes", type=_positive, action="append",
+        "--page-bytes", type=named(positive), action="append",
         help="bytes of a page of 16 layers; can be repeated (65536 and 1048576)",
     )  # fmt: skip
-    add("--threads", type=_positive, default=1, help="threads of torch's operations (1)")
+    add("--threads", type=named(positive), default=1, help="threads of torch's operations (1)")
     add(
         "--without", action="append", default=[], choices=[side.name.lower() for side in Side],
         help="leave a side out; can be repeated",
     )  # fmt: skip
     add("--runs", action="store_true", help="compare ways for each size of run, and nothing else")
-    add("--runs-page-bytes", type=_positive, default=65536, help="of a page with --runs (65536)")
+    add(
+        "--runs-page-bytes",
+        type=named(positive),
+        default=65536,
+        help="of a page with --runs (65536)",
+    )
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {value}")
-    return value
