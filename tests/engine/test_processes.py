@@ -37,6 +37,8 @@ def test_two_tensor_parallel_workers_restore_exactly(tmp_path: Path) -> None:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
         "LMCACHE_MAX_LOCAL_CPU_SIZE": str(BUDGET_BYTES / 2**30),
+        "LMCACHE_LOCAL_DISK": str(tmp_path / "disk"),
+        "LMCACHE_MAX_LOCAL_DISK_SIZE": "1",
         "PYTHONHASHSEED": "0",
         "PYTHONPATH": str(ROOT),
     }
@@ -44,7 +46,7 @@ def test_two_tensor_parallel_workers_restore_exactly(tmp_path: Path) -> None:
     model = str(model_dir("gemma3"))
     command = [sys.executable, "-m", "tests.engine.two_ranks", model, str(answer_path)]
     with ProcessGroup(command, environment, tmp_path / "log") as group:
-        group.wait_until_ready(lambda: group.exit_status == 0, "two_ranks", seconds=400)
+        group.wait_until_ready(lambda: group.exit_status == 0, "two_ranks", seconds=500)
     left = group.shared_memory_leftovers()
     for name in left:
         (SHARED_MEMORY / name).unlink()
@@ -62,7 +64,11 @@ def test_two_tensor_parallel_workers_restore_exactly(tmp_path: Path) -> None:
     check_phases(answers)
     assert answers["killed"] == "EngineDeadError"
     after = answers["next_start"]
-    assert after["cold"]["cached_tokens"] == 0
+    # The ranks' stores lie side by side, and one of the ranks was killed.
+    assert {path.parent.name for path in tmp_path.glob("disk/*/*/lock")} == {"rank_0", "rank_1"}
+    assert answers["before"]["cold"]["cached_tokens"] == 0
+    check_restored(answers["before"]["local"], after["from_disk"], 1472)
+    assert all(tokens > 0 for tokens in after["read_tokens"].values())
     check_restored(after["local"], after["restored"], 1472)
     layout = tmp_path / "layout.json"
     settings = ["--block-size", "32", "--dtype", "float32", "--workers", "2"]

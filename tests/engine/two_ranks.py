@@ -1,7 +1,8 @@
 """Run two tensor-parallel workers and write what they answered, as JSON.
 
 A program of its own: tensor-parallel workers are processes. It ends its engine by
-killing one worker in the middle of a move, and starts another engine after it.
+killing one worker in the middle of a move, and starts another engine after it, which
+finds on disk what the first has written there.
 """
 
 import json
@@ -207,12 +208,13 @@ def main(model_dir: str, answer_path: Path) -> None:
         ranks.phase(LONG_TOKENS, LONG_PROMPTS),
         ranks.phase(SHORT_TOKENS, SHORT_PROMPTS),
     ]
+    answers["before"] = {"cold": ranks.run([PROMPT])[0], "local": ranks.run([PROMPT])[0]}
     answers["killed"] = kill_a_worker_that_moves(ranks)
     del ranks
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the quicker start
-    again = Ranks(model_dir, workers=1)
+    again = Ranks(model_dir, workers=2)
     answers["next_start"] = {
-        "cold": again.run([PROMPT])[0],
+        "from_disk": again.run([PROMPT])[0],
+        "read_tokens": again.metrics()["read_tokens"],
         "local": again.run([PROMPT])[0],
         "restored": again.restore(PROMPT),
     }
