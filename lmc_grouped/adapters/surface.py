@@ -74,6 +74,9 @@ class Surface(Protocol):
     def page_parts(self, registered: Any) -> "Sequence[torch.Tensor]":
         """The tensors registered for a layer, in the order of its page."""
 
+    def kv_layout(self, kv_cache_config: "KVCacheConfig") -> str:
+        """What decides the order of the bytes in a page beside specs and backends."""
+
     def retention_tokens(
         self, kv_cache_config: "KVCacheConfig", vllm_config: "VllmConfig"
     ) -> int | None:

@@ -117,6 +117,14 @@ class RevoltaSurface:
         """A recurrent layer is registered as a list, one tensor per part of its state."""
         return registered if isinstance(registered, list) else (registered,)
 
+    def kv_layout(self, kv_cache_config: "KVCacheConfig") -> str:
+        """Settings of the environment: nothing that a connector is handed tells of them."""
+        from vllm import envs
+
+        order = envs.VLLM_KV_CACHE_LAYOUT or "the backend's"
+        # K, V and scales of a kernel block lie together.
+        return f"{order}, small blocks" if envs.VLLM_FLASH_V100_KERNEL_BLOCK_SIZE16 else order
+
     def retention_tokens(
         self, kv_cache_config: "KVCacheConfig", vllm_config: "VllmConfig"
     ) -> int | None:

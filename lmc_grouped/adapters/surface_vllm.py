@@ -71,6 +71,10 @@ class VllmSurface:
     def page_parts(self, registered: Any) -> "Sequence[torch.Tensor]":
         return (registered,)
 
+    def kv_layout(self, kv_cache_config: "KVCacheConfig") -> str:
+        """Written down since 0.32; before, it was a matter of the backend alone."""
+        return getattr(kv_cache_config, "kv_cache_layout", None) or "the backend's"
+
     def retention_tokens(
         self, kv_cache_config: "KVCacheConfig", vllm_config: "VllmConfig"
     ) -> int | None:

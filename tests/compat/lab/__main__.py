@@ -29,9 +29,9 @@ def main() -> int:
 
 def pages() -> dict[str, Any]:
     """By plan and runner."""
-    from tests.compat.lab.pages import facts
+    from tests.compat.lab.pages import facts, layouts
 
-    return {"pages": facts()}
+    return {"pages": facts(), "layouts": layouts()}
 
 
 def scenarios(*, quick: bool) -> dict[str, Any]:

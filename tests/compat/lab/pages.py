@@ -1,12 +1,13 @@
 """The pages of what ReVolta's model runners register: found, copied out, and copied back."""
 
+import os
 from collections.abc import Callable, Iterator
 from math import lcm
 from typing import Any
 
 import torch
 
-from lmc_grouped.adapters import vllm_groups
+from lmc_grouped.adapters import engine, vllm_groups
 from lmc_grouped.transfer.pages import PageCopier
 from tests.compat.lab import runner
 from tests.compat.lab.plans import NUM_BLOCKS, PLANS, Plan
@@ -45,6 +46,19 @@ def _groups(plan: Plan, caches_of: Callable[..., runner.Caches]) -> dict[str, An
             for group in table.groups
         },
     }
+
+
+def layouts() -> list[str]:
+    """What tells pages of the same size apart whose bytes are in another order."""
+    found = []
+    for order in ("", "NHD", "HND"):
+        for has_small_kernel_blocks in (False, True):
+            os.environ.pop("VLLM_KV_CACHE_LAYOUT", None)
+            if order:
+                os.environ["VLLM_KV_CACHE_LAYOUT"] = order
+            runner.configure("NHD", has_small_kernel_blocks=has_small_kernel_blocks)
+            found.append(engine.surface().kv_layout(None))
+    return found
 
 
 class _Group:
