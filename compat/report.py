@@ -142,9 +142,9 @@ def _engines() -> str:
     head = (
         "## Engines\n\n"
         "Where each keeps what a connector needs; what we use of it is in "
-        "[engines.md](engines.md).\nOur connector reads both lines; under ReVolta its scheduler "
-        "half was run on a CPU, its worker half\nnever on that engine's own tensors, and nothing "
-        "on a GPU.\n\n"
+        "[engines.md](engines.md).\nOur connector reads both lines; under ReVolta it was run on a "
+        "CPU, on what that engine's own code\nregisters, but not in its model runner as a whole "
+        "and not on a GPU.\n\n"
     )
     return head + _table(["question", *(engine.title for engine in engines())], rows)
 

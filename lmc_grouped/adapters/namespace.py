@@ -63,7 +63,7 @@ def build_namespace(
         alignment_tokens=table.alignment_tokens,
         hash_block_tokens=table.hash_block_tokens,
         attention_backend=_backends(vllm_config, table),
-        kv_layout=_kv_layout(kv_cache_config),
+        kv_layout=engine.surface().kv_layout(kv_cache_config),
         vllm_version=engine.installed_version(),
         lmcache_version=metadata.version("lmcache"),
         ranks=_rank_layout(vllm_config.parallel_config),
@@ -135,11 +135,6 @@ def _backends(vllm_config: "VllmConfig", table: GroupTable) -> str:
     layers = vllm_config.compilation_config.static_forward_context
     used = (layers[name] for group in table.groups for name in group.layers if name in layers)
     return ",".join(sorted({layer.get_attn_backend().get_name() for layer in used}))
-
-
-def _kv_layout(kv_cache_config: "KVCacheConfig") -> str:
-    """vLLM writes the order down since 0.32; before, it was a matter of the backend alone."""
-    return getattr(kv_cache_config, "kv_cache_layout", None) or "the backend's"
 
 
 def _rank_layout(parallel: Any) -> RankLayout:

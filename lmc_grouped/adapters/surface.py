@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lmc_grouped.core.groups import GroupTable
 
 if TYPE_CHECKING:
+    import torch
     from vllm.config import VllmConfig
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
@@ -69,6 +70,12 @@ class Surface(Protocol):
 
     def owned_layers(self, kv_cache_config: "KVCacheConfig") -> frozenset[str]:
         """Layers that have memory of their own."""
+
+    def page_parts(self, registered: Any) -> "Sequence[torch.Tensor]":
+        """The tensors registered for a layer, in the order of its page."""
+
+    def kv_layout(self, kv_cache_config: "KVCacheConfig") -> str:
+        """What decides the order of the bytes in a page beside specs and backends."""
 
     def retention_tokens(
         self, kv_cache_config: "KVCacheConfig", vllm_config: "VllmConfig"

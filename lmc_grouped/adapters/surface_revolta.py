@@ -8,10 +8,14 @@ from lmc_grouped.core.groups import GroupTable
 from lmc_grouped.core.plan import NULL_BLOCK
 
 if TYPE_CHECKING:
+    import torch
     from vllm.config import VllmConfig
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
     from vllm.v1.request import Request
+
+SCALE_BYTES = 4
+"""A scale is a ``float32``."""
 
 
 class MirroredTables:
@@ -79,11 +83,16 @@ class RevoltaSurface:
         return spec.global_block_size(context_parallel)
 
     def page_bytes(self, spec: "KVCacheSpec") -> int:
-        """Scales per token and head lie in the page behind what it calls real: all of it then."""
+        """Scales per token and head are not in what it calls real, unless in planes of their own.
+
+        ``AttentionSpec.page_size_bytes`` counts them, but padding too.
+        """
         mode = getattr(spec, "kv_quant_mode", None)
-        if mode is not None and mode.is_per_token_head:
-            return spec.page_size_bytes
-        return spec.real_page_size_bytes
+        if mode is None or not mode.is_per_token_head:
+            return spec.real_page_size_bytes
+        if spec.kv_page_layout.planar_scales:
+            return spec.kv_page_layout.page_size_bytes
+        return spec.real_page_size_bytes + 2 * spec.block_size * spec.num_kv_heads * SCALE_BYTES
 
     def window_tokens(self, spec: "KVCacheSpec") -> int:
         return spec.sliding_window
@@ -99,9 +108,22 @@ class RevoltaSurface:
         return True
 
     def owned_layers(self, kv_cache_config: "KVCacheConfig") -> frozenset[str]:
-        """``shared_by``: one layer of each group, at different block ids, not aliases."""
+        """``shared_by``: layers at different block ids, or beside each other in a block
+        (``packed_members``), not aliases."""
         tensors = kv_cache_config.kv_cache_tensors
         return frozenset(name for tensor in tensors for name in tensor.shared_by)
+
+    def page_parts(self, registered: Any) -> "Sequence[torch.Tensor]":
+        """A recurrent layer is registered as a list, one tensor per part of its state."""
+        return registered if isinstance(registered, list) else (registered,)
+
+    def kv_layout(self, kv_cache_config: "KVCacheConfig") -> str:
+        """Settings of the environment: nothing that a connector is handed tells of them."""
+        from vllm import envs
+
+        order = envs.VLLM_KV_CACHE_LAYOUT or "the backend's"
+        # K, V and scales of a kernel block lie together.
+        return f"{order}, small blocks" if envs.VLLM_FLASH_V100_KERNEL_BLOCK_SIZE16 else order
 
     def retention_tokens(
         self, kv_cache_config: "KVCacheConfig", vllm_config: "VllmConfig"

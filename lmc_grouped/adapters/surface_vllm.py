@@ -1,12 +1,13 @@
 """vLLM 0.30 to 0.33."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lmc_grouped.adapters.surface import BoundaryOffers, Tables
 from lmc_grouped.core.groups import GroupTable
 
 if TYPE_CHECKING:
+    import torch
     from vllm.config import VllmConfig
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
@@ -66,6 +67,13 @@ class VllmSurface:
     def owned_layers(self, kv_cache_config: "KVCacheConfig") -> frozenset[str]:
         tensors = kv_cache_config.kv_cache_tensors
         return frozenset(name for tensor in tensors for name in tensor.layers)
+
+    def page_parts(self, registered: Any) -> "Sequence[torch.Tensor]":
+        return (registered,)
+
+    def kv_layout(self, kv_cache_config: "KVCacheConfig") -> str:
+        """Written down since 0.32; before, it was a matter of the backend alone."""
+        return getattr(kv_cache_config, "kv_cache_layout", None) or "the backend's"
 
     def retention_tokens(
         self, kv_cache_config: "KVCacheConfig", vllm_config: "VllmConfig"

@@ -7,6 +7,7 @@ uniform-type wrapper alike.
 
 from collections.abc import Collection, Mapping
 from math import prod
+from typing import Any
 
 import torch
 from vllm.v1.kv_cache_interface import (
@@ -20,6 +21,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from lmc_grouped.adapters import engine
+from lmc_grouped.adapters.byte_views import page_view
 from lmc_grouped.core.groups import ExcludedGroup, GroupSpec, GroupTable, GroupTableError, Kind
 
 
@@ -81,16 +83,21 @@ def owned_layers(kv_cache_config: KVCacheConfig, group: KVCacheGroupSpec) -> lis
 
 
 def layer_byte_views(
-    kv_cache_config: KVCacheConfig, group: GroupSpec, kv_caches: Mapping[str, torch.Tensor]
+    kv_cache_config: KVCacheConfig, group: GroupSpec, kv_caches: Mapping[str, Any]
 ) -> list[torch.Tensor]:
     """The bytes of each layer of one group, checked against the group's spec.
 
+    Args:
+        kv_cache_config: as vLLM hands it to either half of a connector.
+        group: of the table made from it.
+        kv_caches: what the engine registered by layer: a tensor, or the parts of its page.
+
     Returns:
-        Per layer a ``uint8`` view ``[num_blocks, *outer, run_bytes]`` of the
-        registered tensor: no copy, physical byte order.
+        Per layer a ``uint8`` view ``[num_blocks, *outer, run_bytes]`` of what is
+        registered: no copy, physical byte order.
 
     Raises:
-        GroupTableError: a layer is missing, or its tensor does not hold the
+        GroupTableError: a layer is missing, or what is registered does not hold the
             page that the spec describes.
     """
     spec_group = kv_cache_config.kv_cache_groups[group.group_id]
@@ -99,66 +106,17 @@ def layer_byte_views(
         where = f"group {group.group_id}, layer {layer}"
         if layer not in kv_caches:
             raise GroupTableError(f"{where}: no cache tensor was registered for it")
-        tensor = kv_caches[layer]
-        if not isinstance(tensor, torch.Tensor):
-            raise GroupTableError(
-                f"{where}: registered as {type(tensor).__name__}, not as one tensor"
-            )
-        view = byte_view(tensor, kv_cache_config.num_blocks, where)
+        parts = engine.surface().page_parts(kv_caches[layer])
+        view = page_view(parts, kv_cache_config.num_blocks, where)
         expected = _layer_page_bytes(spec_group, layer)
         if prod(view.shape[1:]) != expected:
+            shapes = ", ".join(str(tuple(part.shape)) for part in parts)
             raise GroupTableError(
-                f"{where}: its tensor of shape {tuple(tensor.shape)} holds "
+                f"{where}: what is registered, of shape {shapes}, holds "
                 f"{prod(view.shape[1:])} bytes per block, its spec says {expected}"
             )
         views.append(view)
     return views
-
-
-def byte_view(tensor: torch.Tensor, num_blocks: int, where: str) -> torch.Tensor:
-    """View ``[num_blocks * ratio, ...]`` of any dtype as bytes per block.
-
-    Dimensions that lie back to back in memory are merged into one run.
-
-    Returns:
-        ``uint8`` of shape ``[num_blocks, *outer, run_bytes]``; a page whose
-        bytes are contiguous has no outer dimensions.
-
-    Raises:
-        GroupTableError: the first dimension is no multiple of ``num_blocks``,
-            or the strides overlap.
-    """
-    if tensor.dim() == 0 or tensor.shape[0] % num_blocks:
-        raise GroupTableError(
-            f"{where}: a tensor of shape {tuple(tensor.shape)} cannot hold {num_blocks} blocks"
-        )
-    blocks = tensor.unflatten(0, (num_blocks, -1))
-    item = tensor.element_size()
-    block_stride = blocks.stride(0) * item
-    inner = sorted(
-        (stride * item, size)
-        for stride, size in zip(blocks.stride()[1:], blocks.shape[1:], strict=True)
-        if size > 1
-    )
-    run_bytes, reach = item, item
-    outer: list[tuple[int, int]] = []
-    for stride, size in inner:
-        if stride < reach:
-            raise GroupTableError(
-                f"{where}: strides {tensor.stride()} of shape {tuple(tensor.shape)} overlap"
-            )
-        if stride == run_bytes and not outer:
-            run_bytes *= size
-        else:
-            outer.append((stride, size))
-        reach = stride * (size - 1) + reach
-    outer.reverse()
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
-        tensor.untyped_storage(),
-        tensor.storage_offset() * item,
-        (num_blocks, *(size for _, size in outer), run_bytes),
-        (block_stride, *(stride for stride, _ in outer), 1),
-    )
 
 
 def _reason_to_leave_out(group: KVCacheGroupSpec, is_cacheable: bool) -> str | None:

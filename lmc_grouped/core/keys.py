@@ -135,7 +135,7 @@ class Namespace(msgspec.Struct, frozen=True, kw_only=True):
     hash_block_tokens: int
     attention_backend: str
     kv_layout: str
-    """vLLM's order of heads and tokens inside a page: NHD or HND."""
+    """The engine's order of heads and tokens inside a page: NHD or HND, and how it is cut."""
     vllm_version: str
     lmcache_version: str
     ranks: RankLayout = RankLayout()

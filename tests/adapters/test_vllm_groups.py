@@ -1,7 +1,5 @@
 """The converter, fed with vLLM's own specs and tensors."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
@@ -14,7 +12,10 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
-from lmc_grouped.adapters.vllm_groups import build_group_table, byte_view, layer_byte_views
+from lmc_grouped.adapters import surface as surfaces
+from lmc_grouped.adapters.surface_revolta import RevoltaSurface
+from lmc_grouped.adapters.surface_vllm import VllmSurface
+from lmc_grouped.adapters.vllm_groups import build_group_table, layer_byte_views
 from lmc_grouped.core.groups import GroupTable, GroupTableError, Kind
 from lmc_grouped.core.hits import needed_pages
 from lmc_grouped.core.plan import StoreCursor
@@ -239,87 +240,6 @@ def test_a_group_that_mixes_kinds_is_refused():
 # Tensors.
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    tensor: torch.Tensor
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-def layouts() -> dict[str, Layout]:
-    base = torch.zeros(6, 2, 16, 8, dtype=torch.float16)  # [B, H, N, C]
-    page = 2 * 16 * 8 * 2
-    padded = torch.zeros(6, 1024, dtype=torch.uint8)
-    raw = torch.zeros(2, 6, 16, 8, dtype=torch.float16)
-    return {
-        "heads first": Layout(base, (6, page), (page, 1)),
-        "tokens first": Layout(
-            torch.zeros(6, 16, 2, 8, dtype=torch.float16).transpose(1, 2), (6, page), (page, 1)
-        ),
-        "fused heads": Layout(torch.zeros(6, 1, 16, 32, dtype=torch.int16), (6, 1024), (1024, 1)),
-        "padded": Layout(padded[:, :600].unflatten(1, (1, 1, 600)), (6, 600), (1024, 1)),
-        "kernel blocks": Layout(torch.zeros(24, 1, 4, 8, dtype=torch.int8), (6, 128), (128, 1)),
-        "heads outermost": Layout(raw.transpose(0, 1), (6, 2, 256), (256, 1536, 1)),
-        "one block per row of bytes": Layout(torch.zeros(6, 9, dtype=torch.int8), (6, 9), (9, 1)),
-    }
-
-
-@pytest.mark.parametrize("name", layouts())
-def test_a_tensor_is_seen_as_bytes_per_block_without_a_copy(name):
-    layout = layouts()[name]
-    view = byte_view(layout.tensor, 6, "here")
-    assert tuple(view.shape) == layout.shape
-    assert view.stride() == layout.strides
-    assert view.dtype == torch.uint8
-    assert view.data_ptr() == layout.tensor.data_ptr()
-    view[4] = 1
-    bytes_of = layout.tensor.unflatten(0, (6, -1)).contiguous().view(torch.uint8)
-    assert bytes_of[4].all()
-    assert not bytes_of[3].any()
-    assert not bytes_of[5].any()
-
-
-@pytest.mark.parametrize("dims", ["NHD", "HND"])
-@pytest.mark.parametrize("heads", [1, 2, 32])
-def test_a05_fused_pages_of_an_inflated_block_are_whole_pages_in_both_layouts(heads, dims):
-    block, kernel, blocks = 1600, 64, 3
-    shape = (blocks * block // kernel, heads, kernel, 4)
-    tensor = torch.zeros(shape, dtype=torch.int8)
-    if dims == "NHD":
-        tensor = torch.zeros(shape[0], kernel, heads, 4, dtype=torch.int8).transpose(1, 2)
-    view = byte_view(tensor, blocks, "here")
-    assert view[0].numel() == block * heads * 4
-    assert view.data_ptr() == tensor.data_ptr()
-
-
-@pytest.mark.parametrize("shape", [(124, 196, 1, 128), (124, 1, 196, 128)])
-def test_a03_an_already_compressed_page_is_taken_as_it_is(shape):
-    tensor = torch.zeros(shape, dtype=torch.float16)
-    view = byte_view(tensor, 124, "here")
-    assert tuple(view.shape) == (124, 50_176)
-    assert view.data_ptr() == tensor.data_ptr()
-
-
-def test_strides_of_a_page_may_lie_anywhere_in_a_larger_buffer():
-    raw = torch.arange(5 * 3 * 40, dtype=torch.uint8)
-    tensor = torch.as_strided(raw, (5, 3, 8), (8, 40, 1), storage_offset=16)
-    view = byte_view(tensor, 5, "here")
-    assert tuple(view.shape) == (5, 3, 8)
-    assert torch.equal(view, tensor)
-
-
-@pytest.mark.parametrize("shape", [(7, 4), (5,), ()])
-def test_a_tensor_that_cannot_hold_the_blocks_is_refused(shape):
-    with pytest.raises(GroupTableError, match=r"here: a tensor of shape .* cannot hold 6 blocks"):
-        byte_view(torch.zeros(shape), 6, "here")
-
-
-def test_strides_that_overlap_are_refused():
-    tensor = torch.as_strided(torch.zeros(100, dtype=torch.uint8), (6, 4, 8), (16, 4, 1))
-    with pytest.raises(GroupTableError, match=r"here: strides .* overlap"):
-        byte_view(tensor, 6, "here")
-
-
 def test_a_tensor_of_another_page_size_is_refused_with_both_numbers():
     config = cache_config(full_spec(), num_blocks=4)
     group = convert(config).group(0)
@@ -334,9 +254,42 @@ def test_a_layer_without_a_tensor_is_refused():
         layer_byte_views(config, group, {})
 
 
-def test_a_layer_registered_as_several_tensors_is_refused():
+def test_a_list_is_refused_from_an_engine_that_registers_tensors():
     config = cache_config(state_spec(), num_blocks=4)
     group = convert(config).group(0)
-    both = (torch.zeros(4, 32), torch.zeros(4, 32))
-    with pytest.raises(GroupTableError, match="registered as tuple, not as one tensor"):
+    both = [torch.zeros(4, 32), torch.zeros(4, 32)]
+    with pytest.raises(GroupTableError, match=r"layer\.0: registered as list, which is no tensor"):
         layer_byte_views(config, group, {"layer.0": both})
+
+
+@pytest.fixture
+def revolta(monkeypatch):
+    """The engine in use has ReVolta's words, on the way from registered tensors to bytes."""
+
+    class Words(VllmSurface):
+        page_parts = RevoltaSurface.page_parts
+
+    monkeypatch.setattr(surfaces, "detect", Words)
+
+
+@pytest.mark.usefixtures("revolta")
+def test_a_list_is_the_parts_of_a_page_where_the_engine_registers_lists():
+    config = cache_config(full_spec(), state_spec(state_bytes=60), num_blocks=4)
+    table = convert(config)
+    raw = torch.zeros(4, 64, dtype=torch.uint8)
+    caches = {"layer.0": raw, "layer.1": [raw[:, :20].view(torch.float16), raw[:, 20:60]]}
+    (attention,), (state,) = (layer_byte_views(config, g, caches) for g in table.groups)
+    assert (tuple(attention.shape), tuple(state.shape)) == ((4, 64), (4, 60))
+    assert state.data_ptr() == raw.data_ptr()
+
+
+@pytest.mark.usefixtures("revolta")
+def test_parts_that_are_not_the_page_of_the_spec_are_refused_with_both_numbers():
+    config = cache_config(state_spec(), num_blocks=4)
+    group = convert(config).group(0)
+    raw = torch.zeros(4, 64, dtype=torch.uint8)
+    caches = {"layer.0": [raw[:, :20], raw[:, 20:60]]}
+    with pytest.raises(
+        GroupTableError, match=r"layer\.0: .*\(4, 20\), \(4, 40\), holds 60 bytes .*says 64"
+    ):
+        layer_byte_views(config, group, caches)

@@ -163,8 +163,11 @@ def test_engines_differ_in_where_a_prompt_of_whole_spans_is_resumed(depth):
         }, title
 
 
+OWN_WORDS = ("engine", "may be remapped", "parts of a state")
+
+
 def common_words(words: dict[str, Any]) -> dict[str, Any]:
-    return {w: said for w, said in words.items() if w not in ("engine", "may be remapped")}
+    return {w: said for w, said in words.items() if w not in OWN_WORDS}
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -188,3 +191,9 @@ def test_the_engines_own_types_are_read_alike(depth):
         assert told["words"]["engine"] == engine.name
         assert common_words(told["words"]) == common_words(expected), engine.title
     assert runs(depth)[REVOLTA]["words"]["may be remapped"] is True
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_under_revolta_the_scenarios_run_over_what_its_model_runner_registers(depth):
+    parts = {engine.name: told["words"]["parts of a state"] for engine, told in runs(depth).items()}
+    assert parts == {"vLLM": 1, "ReVolta": 2}

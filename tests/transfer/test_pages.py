@@ -7,7 +7,7 @@ import torch
 from vllm.v1.kv_cache_interface import KVCacheTensor, create_kv_cache_views
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
-from lmc_grouped.adapters.vllm_groups import byte_view
+from lmc_grouped.adapters.byte_views import byte_view
 from lmc_grouped.transfer.copies import TransferError
 from lmc_grouped.transfer.pages import PageCopier
 from tests.specs import full_spec

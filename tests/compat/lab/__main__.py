@@ -1,5 +1,7 @@
 """``python -m tests.compat.lab quick|all`` prints what each scenario came to, as JSON.
 
+``pages`` prints what became of the pages that ReVolta's model runners register.
+
 With another engine first on the path it is that one's scheduler which is driven.
 """
 
@@ -9,6 +11,7 @@ import os
 import sys
 import traceback
 from types import ModuleType
+from typing import Any
 
 
 def main() -> int:
@@ -18,20 +21,31 @@ def main() -> int:
         leave_out_gpu_code()
         import vllm
 
-        from tests.compat.lab.scenarios import names
-        from tests.compat.lab.words import facts
-
         logging.disable(logging.CRITICAL)
-        found = {}
-        for name, scenario in names(quick=sys.argv[1] == "quick"):
-            try:
-                found[name] = scenario()
-            except Exception:  # noqa: BLE001 (what an engine raises is its answer)
-                found[name] = {"raised": traceback.format_exc()}
-        report.write(
-            json.dumps({"vllm": str(vllm.__file__), "words": facts(), "scenarios": found}) + "\n"
-        )
+        told = pages() if sys.argv[1] == "pages" else scenarios(quick=sys.argv[1] == "quick")
+        report.write(json.dumps({"vllm": str(vllm.__file__)} | told) + "\n")
     return 0
+
+
+def pages() -> dict[str, Any]:
+    """By plan and runner."""
+    from tests.compat.lab.pages import facts, layouts
+
+    return {"pages": facts(), "layouts": layouts()}
+
+
+def scenarios(*, quick: bool) -> dict[str, Any]:
+    """By name; what an engine raises is its answer."""
+    from tests.compat.lab.scenarios import names
+    from tests.compat.lab.words import facts
+
+    found = {}
+    for name, scenario in names(quick=quick):
+        try:
+            found[name] = scenario()
+        except Exception:  # noqa: BLE001
+            found[name] = {"raised": traceback.format_exc()}
+    return {"words": facts(), "scenarios": found}
 
 
 def leave_out_gpu_code() -> None:

@@ -7,8 +7,6 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
 from vllm.distributed.kv_transfer import kv_transfer_state
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.forward_context import set_forward_context
@@ -26,7 +24,7 @@ from vllm.v1.worker.kv_connector_model_runner_mixin import KVConnectorModelRunne
 
 from lmc_grouped.connector import LMCacheConnectorV1
 from lmc_grouped.core.prefix import Prefix
-from tests.compat.lab import layouts
+from tests.compat.lab import layouts, runner
 from tests.compat.lab.model import DigestModel, next_token
 from tests.compat.lab.watch import Answer, watch
 
@@ -73,7 +71,7 @@ class Lab:
             hash_block_size=hash_tokens,
             mm_registry=_TextOnly(),
         )
-        self.memory = np.zeros((num_blocks, layouts.PAGE_BYTES), np.uint8)
+        self.memory, caches = runner.one_allocation(self.kv_config)
         groups = {kind: group_id for group_id, kind in enumerate(kinds)}
         self.model = DigestModel(groups, dict.fromkeys(groups.values(), self.memory))
         self._hasher = get_request_block_hasher(hash_tokens, _hash)
@@ -84,7 +82,7 @@ class Lab:
         self.refusal: str | None = None
         """Why the connector refuses the next load, if it is to."""
         watch(self)
-        self._start_worker(kinds)
+        self._start_worker(caches)
 
     @property
     def half(self) -> Any:
@@ -178,18 +176,12 @@ class Lab:
 
     # The connector.
 
-    def _start_worker(self, kinds: tuple[str, ...]) -> None:
+    def _start_worker(self, caches: dict[str, Any]) -> None:
         """What an engine does with its workers at start."""
         worker = LMCacheConnectorV1(self.config, KVConnectorRole.WORKER, self.kv_config)
         self.worker = worker.worker_half
         kv_transfer_state._KV_CONNECTOR_AGENT = worker
-        memory = torch.from_numpy(self.memory)
-        worker.register_kv_caches(
-            {
-                f"layer.{group_id}": memory[:, : layouts.spec(kind).page_size_bytes]
-                for group_id, kind in enumerate(kinds)
-            }
-        )
+        worker.register_kv_caches(caches)
         connector = self.scheduler.get_kv_connector()
         report = worker.get_handshake_metadata()
         if hasattr(connector, "set_xfer_handshake_metadata_pp_aware"):

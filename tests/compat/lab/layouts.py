@@ -24,6 +24,7 @@ WINDOW_TOKENS = 48
 ROW_BYTES = 4
 """Of one token in attention, window and ring: one head of one fp16 value, K and V."""
 STATE_BYTES = 64
+"""Of two parts, ``float16`` before ``float32``, half of the bytes each."""
 PAGE_BYTES = 128
 """The largest page: the groups overlay each other in blocks of this size."""
 MAX_MODEL_TOKENS = 1024
@@ -44,13 +45,14 @@ def spec(kind: str) -> Any:
             )
         case "ring":
             ring = {"dcp_sharded": False} if "dcp_sharded" in _fields(CircularBufferSpec) else {}
-            return CircularBufferSpec(block_size=RING_TOKENS, **ring, **attention)
+            return CircularBufferSpec(block_size=RING_TOKENS, **ring, **attention, **_padding())
         case "state":
             return MambaSpec(
                 block_size=SPAN_TOKENS,
-                shapes=((STATE_BYTES,),),
-                dtypes=(torch.int8,),
+                shapes=((STATE_BYTES // 4,), (STATE_BYTES // 8,)),
+                dtypes=(torch.float16, torch.float32),
                 mamba_cache_mode="align",
+                **_padding(),
             )
     raise ValueError(f"no layer of kind {kind!r}")
 
@@ -159,6 +161,11 @@ def _model() -> SimpleNamespace:
         return_sampling_mask=False,
         enable_return_routed_experts=False,
     )
+
+
+def _padding() -> dict[str, int]:
+    """Layers that overlay each other have equal pages where their places are not described."""
+    return {} if "layers" in _fields(KVCacheTensor) else {"page_size_padded": PAGE_BYTES}
 
 
 def _fields(kind: Any) -> set[str]:

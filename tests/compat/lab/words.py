@@ -11,7 +11,7 @@ from vllm.v1.kv_cache_interface import KVCacheGroupSpec, UniformTypeKVCacheSpecs
 from lmc_grouped.adapters import engine, vllm_groups
 from lmc_grouped.connector import LMCacheConnectorV1
 from lmc_grouped.core.groups import GroupTableError
-from tests.compat.lab import layouts
+from tests.compat.lab import layouts, runner
 
 SPAN = layouts.SPAN_TOKENS
 
@@ -28,6 +28,7 @@ def facts() -> dict[str, Any]:
         "drafters": _drafters(),
         "recycled blocks": _refusal(_recycling()),
         "may be remapped": _is_vmm_safe(),
+        "parts of a state": _state_parts(),
     }
 
 
@@ -112,6 +113,12 @@ def _is_vmm_safe() -> bool | None:
     """What the engine makes of the connector before it lets memory be remapped."""
     ask = getattr(base, "supports_vmm_safe_transfers", None)
     return None if ask is None else ask(LMCacheConnectorV1)
+
+
+def _state_parts() -> int:
+    """In how many tensors the scenarios register a recurrent layer of two parts."""
+    _, caches = runner.one_allocation(layouts.cache_config(layouts.HYBRID, 8, 0))
+    return len(engine.surface().page_parts(caches["layer.2"]))
 
 
 def _wrap(**specs: Any) -> Any:
