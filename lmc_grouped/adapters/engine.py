@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from lmc_grouped.adapters import surface as surfaces
+from lmc_grouped.adapters import detection
 from lmc_grouped.adapters.surface import BoundaryOffers, StepTables, Surface
 from lmc_grouped.core.groups import GroupTable, Kind
 
@@ -48,7 +48,7 @@ def check_version(found: str | None = None) -> None:
             hooks of neither line.
     """
     version = found or installed_version()
-    known = surfaces.detect()
+    known = detection.detect()
     if known is not None and known.name != "vLLM":
         return
     numbers = version.split("+")[0].split(".")
@@ -68,7 +68,7 @@ def surface() -> Surface:
     Raises:
         EngineError: it has the hooks of no engine we know.
     """
-    known = surfaces.detect()
+    known = detection.detect()
     if known is None:
         raise EngineError(
             f"the installed engine calls itself vLLM {installed_version()} but hands its "

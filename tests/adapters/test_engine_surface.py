@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 from vllm.v1.kv_cache_interface import KVCacheGroupSpec
 
-from lmc_grouped.adapters import engine
-from lmc_grouped.adapters import surface as surfaces
+from lmc_grouped.adapters import detection, engine
 from lmc_grouped.adapters.engine import EngineError
 from lmc_grouped.adapters.surface_revolta import RevoltaSurface
 from tests.factories import full, recurrent, table_of
@@ -37,20 +36,20 @@ def test_an_engine_that_is_new_enough_passes(version):
 
 
 def test_an_engine_with_the_names_of_revolta_passes_whatever_it_counts(monkeypatch):
-    monkeypatch.setattr(surfaces, "detect", RevoltaSurface)
+    monkeypatch.setattr(detection, "detect", RevoltaSurface)
     engine.check_version("0.1.4")
     assert engine.surface().name == "ReVolta"
 
 
 @pytest.mark.parametrize("version", ["0.35.0", "dev"])
 def test_an_engine_with_the_names_of_none_is_refused_with_those_it_would_need(version, monkeypatch):
-    monkeypatch.setattr(surfaces, "detect", lambda: None)
+    monkeypatch.setattr(detection, "detect", lambda: None)
     with pytest.raises(EngineError, match=r"neither vLLM's kv_connector_block_state .*ReVolta"):
         engine.check_version(version)
 
 
 def test_an_old_engine_with_the_names_of_none_is_too_old(monkeypatch):
-    monkeypatch.setattr(surfaces, "detect", lambda: None)
+    monkeypatch.setattr(detection, "detect", lambda: None)
     with pytest.raises(EngineError, match=r"vLLM 0\.28\.0 is too old"):
         engine.check_version("0.28.0")
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from lmc_grouped.adapters import surface as surfaces
-from lmc_grouped.adapters.surface import EngineNames
+from lmc_grouped.adapters import detection
+from lmc_grouped.adapters.detection import EngineNames
 from lmc_grouped.adapters.surface_revolta import RevoltaSurface
 from lmc_grouped.adapters.surface_vllm import VllmSurface
 from tests.factories import full, recurrent, table_of, window
@@ -29,9 +29,9 @@ REVOLTA = EngineNames(
 
 
 def test_engines_are_told_apart_by_their_names():
-    assert isinstance(surfaces.find(VLLM), VllmSurface)
-    assert isinstance(surfaces.find(REVOLTA), RevoltaSurface)
-    assert isinstance(surfaces.detect(), VllmSurface)
+    assert isinstance(detection.find(VLLM), VllmSurface)
+    assert isinstance(detection.find(REVOLTA), RevoltaSurface)
+    assert isinstance(detection.detect(), VllmSurface)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_engines_are_told_apart_by_their_names():
     ],
 )
 def test_an_engine_that_lacks_one_of_the_names_is_none_we_know(engine, field):
-    assert surfaces.find(replace(engine, **{field: frozenset()})) is None
+    assert detection.find(replace(engine, **{field: frozenset()})) is None
 
 
 def test_a_step_of_vllm_without_block_state_has_no_tables_and_no_offers():

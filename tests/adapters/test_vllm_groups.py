@@ -12,7 +12,7 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
-from lmc_grouped.adapters import surface as surfaces
+from lmc_grouped.adapters import detection
 from lmc_grouped.adapters.surface_revolta import RevoltaSurface
 from lmc_grouped.adapters.surface_vllm import VllmSurface
 from lmc_grouped.adapters.vllm_groups import build_group_table, layer_byte_views
@@ -269,7 +269,7 @@ def revolta(monkeypatch):
     class Words(VllmSurface):
         page_parts = RevoltaSurface.page_parts
 
-    monkeypatch.setattr(surfaces, "detect", Words)
+    monkeypatch.setattr(detection, "detect", Words)
 
 
 @pytest.mark.usefixtures("revolta")

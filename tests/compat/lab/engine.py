@@ -188,8 +188,16 @@ class Lab:
             connector.set_xfer_handshake_metadata_pp_aware({(0, 0): report})
         else:
             connector.set_xfer_handshake_metadata({0: report})
-        begin_loads = worker.worker_half.begin_loads
-        worker.worker_half.begin_loads = lambda step: begin_loads(self._spoil(step))
+        half = worker.worker_half
+        begin_loads = half.begin_loads
+
+        def begin_spoilt(step: Any) -> None:
+            """Ended in the step that begins them: when a thread runs is no matter of engines."""
+            begin_loads(self._spoil(step))
+            while half.line.running:
+                half.line.wait_for_thread(60)
+
+        half.begin_loads = begin_spoilt
 
     def _spoil(self, step: Any) -> Any:
         """Let the loads of the failing groups end in a slot that does not exist."""
