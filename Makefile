@@ -25,7 +25,7 @@ demo: env  ## store, reset and restore a hybrid model's prefix, on CPU
 test: lint types test-unit test-compat test-engine  ## every check
 
 test-unit: env  ## tests that start no engine
-	$(BIN)/python -m pytest -m "not engine and not compat" --ignore=tests/compat --ignore=tests/gpu
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not engine and not compat" --ignore=tests/compat --ignore=tests/gpu
 
 test-compat: env  ## three LMCache releases, two schedulers, a kernel (downloads them once)
 	$(BIN)/python -m pytest -m "not engine and not compat" tests/compat
