@@ -9,7 +9,8 @@ import logging
 import os
 from collections.abc import Callable
 
-from lmc_grouped.adapters import lmcache_ops
+from lmc_grouped.adapters import lmcache_device, lmcache_ops
+from lmc_grouped.adapters.lmcache_device import MODE_VARIABLE
 from lmc_grouped.adapters.lmcache_ops import Extension, ExtensionError
 from lmc_grouped.host import devices
 from lmc_grouped.host.devices import Driver, DriverError
@@ -17,8 +18,8 @@ from patches.base import LOGGER
 
 logger = logging.getLogger(LOGGER)
 
-MODE_VARIABLE, ENGINE_DRIVEN = "LMCACHE_MP_TRANSFER_MODE", "engine_driven"
-BACKEND_VARIABLE, CUDA_BACKEND = "LMCACHE_DEVICE_BACKEND", "cuda"
+ENGINE_DRIVEN = "engine_driven"
+CUDA_BACKEND = "cuda"
 """From LMCache 0.5.4 on another backend brings operations of its own."""
 
 
@@ -38,7 +39,7 @@ def steer(
         and where the engine drives already.
     """
     mode = os.environ.get(MODE_VARIABLE)
-    backend = os.environ.get(BACKEND_VARIABLE, "").strip().lower()
+    backend = lmcache_device.selected()
     if backend not in ("", CUDA_BACKEND) or (mode or "").strip().lower() == ENGINE_DRIVEN:
         return None
     try:

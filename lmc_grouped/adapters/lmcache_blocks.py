@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from lmc_grouped.adapters.lmcache_device import MODE_VARIABLE
+
 Caches: TypeAlias = Any
 """One tensor, a tensor per layer, or lists of them: what the layout says."""
 Planes: TypeAlias = list[list[torch.Tensor]]
@@ -98,7 +100,7 @@ def planes_of(layout: str, caches: Caches, tokens_per_block: int) -> Planes:
     if not _has_only_tensors(caches):
         raise ValueError(
             f"layout {layout}: the cache must be given as tensors, not as {_kind(caches)}; "
-            "set LMCACHE_MP_TRANSFER_MODE=engine_driven, which does so"
+            f"set {MODE_VARIABLE}=engine_driven, which does so"
         )
     planes = _LAYOUTS[layout](caches, tokens_per_block)
     shapes = {(tuple(view.shape), view.dtype) for layers in planes for view in layers}

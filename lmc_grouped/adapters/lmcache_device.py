@@ -15,9 +15,14 @@ MODE_VARIABLE = "LMCACHE_MP_TRANSFER_MODE"
 _CUDA_PACKAGES = ("lmcache.v1.platform.devices.cuda", "lmcache.v1.platform.cuda")
 
 
+def selected() -> str:
+    """The device that the user named, read as LMCache reads it; empty: none."""
+    return os.environ.get(BACKEND_VARIABLE, "").strip().lower()
+
+
 def is_selected() -> bool:
-    """Whether the user named this device; read as LMCache reads it."""
-    return os.environ.get(BACKEND_VARIABLE, "").strip().lower() == BACKEND_NAME
+    """Whether the user named this device."""
+    return selected() == BACKEND_NAME
 
 
 def cuda_module(name: str = "") -> Any:

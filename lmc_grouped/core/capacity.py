@@ -4,11 +4,10 @@ A *context* is one prompt of the reference length that can be restored at its
 end: what it costs is what retention keeps for that one resume point.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from lmc_grouped.core.extents import ExtentPlan
+from lmc_grouped.core.extents import ExtentPlan, add_up
 from lmc_grouped.core.groups import GroupSpec, GroupTable, Kind
 from lmc_grouped.core.retention import context_count, resume_points
 from lmc_grouped.core.sizing import Sizer
@@ -201,9 +200,7 @@ def elastic_contexts(context: ContextPages, extents: ExtentPlan) -> int:
     if not context.is_restorable:
         return 0
     usable = extents.extents - extents.reserve_extents
-    pages_by_owner = Counter[int]()
-    for group_id, pages in context.pages_by_group.items():
-        pages_by_owner[extents.owner_of(group_id)] += pages
+    pages_by_owner = add_up(context.pages_by_group, extents.shares)
 
     def needed(contexts: int) -> int:
         return sum(

@@ -1,10 +1,9 @@
 """The size of extents: small enough to share, large enough to hold whole pages of every group."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from lmc_grouped.core.capacity import context_pages
-from lmc_grouped.core.extents import ExtentPlan
+from lmc_grouped.core.extents import ExtentPlan, add_up
 from lmc_grouped.core.groups import GroupSpec, GroupTable
 
 PARTLY_FILLED_SHARE = 0.02
@@ -45,9 +44,7 @@ def plan_extents(
     extents = budget_bytes // size
     slots = {group.group_id: size // group.page_bytes for group in table.groups}
     shares = _shares(table.groups)
-    kept = Counter[int]()
-    for group_id in slots:
-        kept[shares.get(group_id, group_id)] += pages[group_id]
+    kept = add_up(pages, shares)
     floors = {group_id: max(1, -(-count // slots[group_id])) for group_id, count in kept.items()}
     if sum(floors.values()) > extents:
         return None

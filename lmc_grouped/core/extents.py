@@ -8,6 +8,7 @@ Groups that are alike share extents: of every request they keep equally many
 pages of equally many bytes, so one cannot crowd out the other.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -42,6 +43,14 @@ class ExtentPlan:
         None where every extent is one page: whatever leaves empties one.
         """
         return self.extents // 200 if max(self.slots_per_extent.values()) > 1 else 0
+
+
+def add_up(counts: Mapping[int, int], shares: Mapping[int, int]) -> dict[int, int]:
+    """Counts by group, those of groups that share extents under the first of them."""
+    total = Counter[int]()
+    for group_id, count in counts.items():
+        total[shares.get(group_id, group_id)] += count
+    return total
 
 
 class Extent:

@@ -43,7 +43,7 @@ class PageCopier:
                 f"{pool.shape[2]} bytes"
             )
         self.group_id = group_id
-        self.plan = PagePlan.of(group_id, layer_views)
+        self._num_blocks = min((view.shape[0] for view in layer_views), default=0)
         self._pool = HostPool.of(pool.numpy())
         # The rungs know addresses only: their memory lives as long as this.
         self.layer_views = tuple(layer_views)
@@ -51,7 +51,7 @@ class PageCopier:
         if rung is None:
             is_on_host = all(view.device.type == "cpu" for view in layer_views)
             rung = (
-                cpu_rung(self.plan, self._pool)
+                cpu_rung(PagePlan.of(group_id, layer_views), self._pool)
                 if is_on_host
                 else TorchRung(group_id, layer_views, pool)
             )
@@ -92,12 +92,12 @@ class PageCopier:
 
     def _has_bytes(self, slots: Ids) -> bool:
         """Whether there is something to copy: a pipeline rank may hold no layer of a group."""
-        return bool(self.plan.page_bytes and len(slots))
+        return bool(self._pool.page_bytes and len(slots))
 
     def _checked(self, block_ids: Sequence[int], slots: Sequence[int]) -> tuple[Ids, Ids]:
         blocks, places = (np.asarray(ids, dtype=np.int64) for ids in (block_ids, slots))
-        if self.plan.page_bytes:
-            self._check_range(blocks, self.plan.num_blocks, "block ids")
+        if self._pool.page_bytes:
+            self._check_range(blocks, self._num_blocks, "block ids")
         self._check_range(places, self._pool.num_slots, "slots")
         if len(blocks) != len(places):
             raise TransferError(

@@ -8,8 +8,7 @@ import torch
 
 from lmc_grouped.transfer.copies import DONE, Ids, Ticket, TransferError
 from lmc_grouped.transfer.plan import neighbours
-
-_WORDS = (torch.int64, torch.int32, torch.int16)
+from lmc_grouped.transfer.words import widest
 
 
 class TorchRung:
@@ -35,7 +34,7 @@ class TorchRung:
         for view in layer_views:
             size = prod(view.shape[1:])
             host = pool[..., start : start + size].unflatten(2, tuple(view.shape[1:]))
-            self._pairs.append(_widest(view, host))
+            self._pairs.append(widest(view, host))
             start += size
 
     def store(self, block_ids: Ids, slots: Ids) -> Ticket:
@@ -71,14 +70,3 @@ class TorchRung:
                 f"group {self._group_id}: copying {len(slots)} pages failed: {error}"
             ) from error
         return DONE
-
-
-def _widest(device: torch.Tensor, host: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same bytes as the widest integers that size, strides and offsets allow."""
-    for word in _WORDS:
-        numbers = [device.shape[-1]]
-        for view in (device, host):
-            numbers += [view.storage_offset(), *view.stride()[:-1]]
-        if all(number % word.itemsize == 0 for number in numbers):
-            return device.view(word), host.view(word)
-    return device, host

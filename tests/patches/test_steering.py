@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from lmc_grouped.adapters.lmcache_device import BACKEND_VARIABLE, MODE_VARIABLE
 from lmc_grouped.adapters.lmcache_ops import Extension, ExtensionError
 from lmc_grouped.host.devices import Device, Driver, DriverError
 from lmc_grouped.host.libraries import read_library
 from patches import plugin, steering
 from patches.plugin import PATCHES_VARIABLE
-from patches.steering import BACKEND_VARIABLE, MODE_VARIABLE, steer
+from patches.steering import steer
 from tests.binaries import fat_binary, library, sass
 
 V100, H200 = ("Tesla V100-SXM2-32GB", (7, 0)), ("NVIDIA H200", (9, 0))

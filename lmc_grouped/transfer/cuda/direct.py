@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from lmc_grouped.transfer.copies import Ids
 from lmc_grouped.transfer.cuda.merging import merge
 from lmc_grouped.transfer.cuda.pinned import check_borders, check_pinned
-from lmc_grouped.transfer.cuda.stream import CudaStreams, EventTicket
+from lmc_grouped.transfer.cuda.stream import CudaStreams, EventTicket, operation_name
 from lmc_grouped.transfer.cuda.submit import Directed, Submit, submit_batches, submit_runs
 from lmc_grouped.transfer.ladder import BATCH, RUNS
 from lmc_grouped.transfer.plan import HostPool, PagePlan
@@ -62,9 +62,8 @@ class CopyEngineRung:
         return self._begin(block_ids, slots, to_host=False)
 
     def _begin(self, block_ids: Ids, slots: Ids, *, to_host: bool) -> EventTicket:
-        verb = "storing" if to_host else "loading"
-        where = f"group {self._plan.group_id}: {verb} {len(slots)} pages"
+        where = operation_name(self._plan.group_id, len(slots), to_host=to_host)
         merged = merge(self._plan.copies(self._pool, block_ids, slots), self._borders)
         copies = Directed.of(merged, to_host=to_host)
-        stream = self._streams.stores if to_host else self._streams.loads
+        stream = self._streams.of(to_host=to_host)
         return stream.begin(where, lambda: self._submit(stream, copies, where))

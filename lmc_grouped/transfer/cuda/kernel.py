@@ -10,7 +10,7 @@ from lmc_grouped.transfer.cuda import kernel_block
 from lmc_grouped.transfer.cuda.kernel_block import Geometry
 from lmc_grouped.transfer.cuda.kernel_module import Kernels
 from lmc_grouped.transfer.cuda.pinned import check_pinned
-from lmc_grouped.transfer.cuda.stream import CopyStream, CudaStreams, EventTicket
+from lmc_grouped.transfer.cuda.stream import CudaStreams, EventTicket, operation_name
 from lmc_grouped.transfer.ladder import KERNEL
 from lmc_grouped.transfer.plan import HostPool, PagePlan
 
@@ -53,8 +53,7 @@ class KernelRung:
         Raises:
             TransferError: the copies could not be begun.
         """
-        where = f"group {self._group_id}: storing {len(slots)} pages"
-        return self._begin(self._streams.stores, block_ids, slots, where, to_host=True)
+        return self._begin(block_ids, slots, to_host=True)
 
     def load(self, block_ids: Ids, slots: Ids) -> EventTicket:
         """Begin to copy pool slot ``slots[i]`` into device block ``block_ids[i]``.
@@ -62,12 +61,11 @@ class KernelRung:
         Raises:
             TransferError: the copies could not be begun.
         """
-        where = f"group {self._group_id}: loading {len(slots)} pages"
-        return self._begin(self._streams.loads, block_ids, slots, where, to_host=False)
+        return self._begin(block_ids, slots, to_host=False)
 
-    def _begin(
-        self, stream: CopyStream, block_ids: Ids, slots: Ids, where: str, *, to_host: bool
-    ) -> EventTicket:
+    def _begin(self, block_ids: Ids, slots: Ids, *, to_host: bool) -> EventTicket:
+        where = operation_name(self._group_id, len(slots), to_host=to_host)
+        stream = self._streams.of(to_host=to_host)
         addresses = self._pool.addresses(slots)
 
         def submit() -> None:

@@ -17,7 +17,7 @@ import torch
 from lmc_grouped.transfer.copies import Ids
 from lmc_grouped.transfer.cuda.kernel_block import Geometry
 from lmc_grouped.transfer.cuda.pinned import check_pinned
-from lmc_grouped.transfer.cuda.stream import EventTicket
+from lmc_grouped.transfer.cuda.stream import EventTicket, operation_name
 from lmc_grouped.transfer.cuda.torch_work import TorchLane
 from lmc_grouped.transfer.ladder import LMCACHE
 from lmc_grouped.transfer.plan import HostPool, PagePlan
@@ -148,8 +148,7 @@ class LMCacheRung:
         Raises:
             TransferError: the copies could not be begun.
         """
-        where = f"group {self._group_id}: storing {len(slots)} pages"
-        return self._begin(self._stores, block_ids, slots, where, to_host=True)
+        return self._begin(self._stores, block_ids, slots, to_host=True)
 
     def load(self, block_ids: Ids, slots: Ids) -> EventTicket:
         """Begin to copy pool slot ``slots[i]`` into device block ``block_ids[i]``.
@@ -157,12 +156,10 @@ class LMCacheRung:
         Raises:
             TransferError: the copies could not be begun.
         """
-        where = f"group {self._group_id}: loading {len(slots)} pages"
-        return self._begin(self._loads, block_ids, slots, where, to_host=False)
+        return self._begin(self._loads, block_ids, slots, to_host=False)
 
-    def _begin(
-        self, lane: TorchLane, block_ids: Ids, slots: Ids, where: str, *, to_host: bool
-    ) -> EventTicket:
+    def _begin(self, lane: TorchLane, block_ids: Ids, slots: Ids, *, to_host: bool) -> EventTicket:
+        where = operation_name(self._group_id, len(slots), to_host=to_host)
         addresses, room = self._pool.addresses(slots).tolist(), lane.ids.room
 
         def submit() -> None:

@@ -145,18 +145,6 @@ def installed(paths: Iterable[str] | None = None) -> Iterator[Nvrtc]:
         yield Nvrtc.of(path, library)
 
 
-def missing(capability: tuple[int, int]) -> str | None:
-    """Why there is no kernel for a device of this compute capability; ``None``: there is one.
-
-    Compiles nothing.
-    """
-    try:
-        choose(capability, installed())
-    except KernelError as error:
-        return str(error)
-    return None
-
-
 def compiled(capability: tuple[int, int], libraries: Iterable[Nvrtc] | None = None) -> bytes:
     """The kernel as machine code for this compute capability.
 

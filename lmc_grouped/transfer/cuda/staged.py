@@ -16,16 +16,16 @@ import torch
 from lmc_grouped.transfer.copies import Copies, Ids
 from lmc_grouped.transfer.cuda.merging import merge
 from lmc_grouped.transfer.cuda.pinned import check_borders, check_pinned
-from lmc_grouped.transfer.cuda.stream import EventTicket
+from lmc_grouped.transfer.cuda.stream import EventTicket, operation_name
 from lmc_grouped.transfer.cuda.submit import Directed, Submit
 from lmc_grouped.transfer.cuda.torch_work import TorchLane
 from lmc_grouped.transfer.ladder import STAGED
 from lmc_grouped.transfer.plan import HostPool, PagePlan
+from lmc_grouped.transfer.words import widest
 
 STAGING_BYTES = 16 * 2**20
 """Of device memory, for all groups of a worker and one direction; one page of the largest group
 where that is more. The engine has given its memory away by then, so it has to be little."""
-_WORDS = (torch.int64, torch.int32, torch.int16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class StagedRung:
         Raises:
             TransferError: the copies could not be begun.
         """
-        where = f"group {self._group_id}: storing {len(slots)} pages"
+        where = operation_name(self._group_id, len(slots), to_host=True)
         lane, pages = self._stores.lane, self._gathered
 
         def submit() -> None:
@@ -101,7 +101,7 @@ class StagedRung:
         Raises:
             TransferError: the copies could not be begun.
         """
-        where = f"group {self._group_id}: loading {len(slots)} pages"
+        where = operation_name(self._group_id, len(slots), to_host=False)
         lane, pages = self._loads.lane, self._arrived
 
         def submit() -> None:
@@ -140,7 +140,7 @@ class _StagedPages:
         for view in layer_views:
             size = prod(view.shape[1:])
             staged = rows[:, start : start + size].unflatten(1, tuple(view.shape[1:]))
-            pairs.append(_widest(view, staged))
+            pairs.append(widest(view, staged))
             start += size
         return cls(buffer.data_ptr(), capacity, tuple(pairs))
 
@@ -157,14 +157,3 @@ class _StagedPages:
     def scatter(self, block_ids: torch.Tensor) -> None:
         for cache, staged in self.pairs:
             cache.index_copy_(0, block_ids, staged[: len(block_ids)])
-
-
-def _widest(cache: torch.Tensor, staged: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same bytes as the widest integers that sizes, strides and offsets allow."""
-    for word in _WORDS:
-        numbers = [cache.shape[-1]]
-        for view in (cache, staged):
-            numbers += [view.storage_offset(), *view.stride()[:-1]]
-        if all(number % word.itemsize == 0 for number in numbers):
-            return cache.view(word), staged.view(word)
-    return cache, staged

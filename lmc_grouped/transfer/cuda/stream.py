@@ -87,6 +87,10 @@ class CudaStreams:
         self._computed = new_event(driver)
         self._stored = new_event(driver)
 
+    def of(self, *, to_host: bool) -> CopyStream:
+        """The stream of one direction."""
+        return self.stores if to_host else self.loads
+
     def after_compute(self) -> None:
         """Copies begun from now on start after all that the engine has submitted.
 
@@ -160,6 +164,11 @@ class EventTicket:
         if self._failure is not None:
             raise self._failure
         return True
+
+
+def operation_name(group_id: int, pages: int, *, to_host: bool) -> str:
+    """What is being done, for messages."""
+    return f"group {group_id}: {'storing' if to_host else 'loading'} {pages} pages"
 
 
 def new_event(driver: Driver) -> int:

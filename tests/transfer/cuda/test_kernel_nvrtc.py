@@ -4,7 +4,6 @@ What the compiler makes of the source: ``tests/compat/test_kernel.py``.
 """
 
 import ctypes
-import re
 from typing import Any
 
 import pytest
@@ -140,7 +139,8 @@ def test_paths_that_do_not_load_are_passed_over(tmp_path: Any) -> None:
 
 def test_why_a_device_gets_no_kernel_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_nvrtc, "_places", lambda: iter(()))
-    assert re.match(r"no NVRTC compiles for .* 7\.0; found: none", kernel_nvrtc.missing((7, 0)))
+    with pytest.raises(KernelError, match=r"^no NVRTC compiles for .* 7\.0; found: none"):
+        kernel_nvrtc.compiled((7, 0))
     known = [nvrtc((12, 9), ARCHS_12)]
     monkeypatch.setattr(kernel_nvrtc, "installed", lambda: iter(known))
-    assert kernel_nvrtc.missing((7, 0)) is None
+    assert kernel_nvrtc.compiled((7, 0))
