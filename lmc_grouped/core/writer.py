@@ -110,10 +110,18 @@ class PrefixWriter:
         if limit < computed_tokens:
             index.note_shortage(Counter(page.group_id for page in plan.new))
         store = self._reserve(next_operation_id(), pages) if pages else None
-        kept = [page for page in plan.known if page.end_tokens <= limit]
-        index.lease(self._owner, [*self._refs(kept), *self._ends(pages)])
-        index.release(self._planning_owner)
+        held = self._cursor.last_full_pages()
         self._cursor.advance(limit)
+        # The last page of a full group holds those before it. It need not be one of `plan`:
+        # what is known may reach further than what fits.
+        ends = [page for page in self._cursor.last_full_pages() if page not in held]
+        others = [
+            page
+            for page in (*plan.known, *pages)
+            if page.group_id not in self._full_groups and page.end_tokens <= limit
+        ]
+        index.lease(self._owner, [*(prefix.ref(*end) for end in ends), *self._refs(others)])
+        index.release(self._planning_owner)
         self._stalled_at = index.releases if limit < computed_tokens else None
         self._join(pages, limit)
         return store, sum(page.end_tokens <= limit for page in plan.null)
@@ -195,9 +203,3 @@ class PrefixWriter:
 
     def _refs(self, pages: Sequence[PlannedPage]) -> list[PageRef]:
         return [self._prefix.ref(page.group_id, page.page_index) for page in pages]
-
-    def _ends(self, pages: Sequence[PlannedPage]) -> list[PageRef]:
-        """The pages to lease: of a full group the last, which holds those before it."""
-        last = {page.group_id: page for page in pages if page.group_id in self._full_groups}
-        others = [page for page in pages if page.group_id not in self._full_groups]
-        return self._refs([*others, *last.values()])
